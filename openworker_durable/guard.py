@@ -1,0 +1,293 @@
+"""The one door: every protected call, first run and retry alike, goes through `Guard`.
+
+Order, always: `dispatched` committed, then the external call with no transaction open, then
+the outcome committed, from the thread the call ran in, so that cancelling whoever waits
+loses nothing. When the ledger cannot be written before, the call is not made; when it cannot
+be written after, the outcome is kept (bounded) and the write, never the call, is tried again
+(G1, G7, G8). Killed anywhere, recovery finds the row as the last commit left it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from . import rows, verbs
+from .clock import Clock, now
+from .errors import AlreadyRecorded, HandleSpent, LedgerError, Refused
+from .failpoints import Failpoint, no_failpoint
+from .ledger import Ledger
+from .models import Authority, Intent, Outcome
+from .states import State
+
+log = logging.getLogger("openworker_durable")
+T = TypeVar("T")
+
+KEPT_CHARACTERS = 64 * 1024 * 1024
+"""Most characters of results kept in memory while the ledger cannot be written."""
+
+
+@dataclass(frozen=True)
+class ExecutionContext:
+    """What an adapter may know of the call it is making; never part of its arguments (G6).
+
+    Args:
+        execution_id: the same for all attempts.
+        attempt: from 1.
+        idempotency_key: what may be sent to a service so that it does one thing once.
+    """
+
+    execution_id: str
+    attempt: int
+
+    @property
+    def idempotency_key(self) -> str:
+        """Return the key, equal for all attempts."""
+        return self.execution_id
+
+
+_current: contextvars.ContextVar[ExecutionContext | None] = contextvars.ContextVar(
+    "openworker_durable_execution", default=None
+)
+
+
+def current_execution() -> ExecutionContext | None:
+    """Return the execution this code runs for, or None outside a protected call.
+
+    Works in the call's own thread and in whatever inherits its context.
+    """
+    return _current.get()
+
+
+@dataclass
+class Handle:
+    """The right to dispatch and finish one attempt, once; only `Guard.start` makes one."""
+
+    intent: Intent
+    authority: Authority
+    retry: bool = False
+    attempt: int = 0
+    _used: bool = field(default=False, repr=False)
+    _done: bool = field(default=False, repr=False)
+
+    @property
+    def execution_id(self) -> str:
+        """Return the execution's id."""
+        return self.intent.execution_id
+
+    def spend(self) -> None:
+        """Use the right to dispatch.
+
+        Raises:
+            HandleSpent: it was used before.
+        """
+        if self._used:
+            raise HandleSpent(f"execution {self.execution_id}: this handle was used already")
+        self._used = True
+
+
+class Guard:
+    """Dispatches, runs and settles attempts for one process.
+
+    Args:
+        ledger: the record.
+        owner: this process's owner name.
+        clock: seconds since the epoch.
+        failpoint: see `failpoints`.
+    """
+
+    def __init__(
+        self, ledger: Ledger, owner: str, *, clock: Clock = now, failpoint: Failpoint = no_failpoint
+    ) -> None:
+        self.ledger = ledger
+        self.owner = owner
+        self.clock = clock
+        self._hit = failpoint
+        self._lock = threading.Lock()
+        self._started: set[str] = set()
+        self._running: dict[tuple[str, int], Future[None]] = {}
+        self._kept: dict[tuple[str, int], Outcome] = {}
+        self._writing_again: threading.Thread | None = None
+        self._stop = threading.Event()
+
+    # -- staged use
+    def start(self, intent: Intent, authority: Authority, *, retry: bool = False) -> Handle:
+        """Claim the next attempt of an execution in this process; writes nothing yet.
+
+        Returns:
+            the one-time handle that dispatches it.
+
+        Raises:
+            AlreadyRecorded: it is on record, or claimed; do no I/O.
+            LedgerUnavailable: the record cannot be read.
+        """
+        there = self.ledger.known(rows.attempts(intent.execution_id))
+        latest = there[-1] if there else None
+        with self._lock:
+            if intent.execution_id in self._started or (latest is not None and not retry):
+                found = str(getattr(latest.state, "value", latest.state)) if latest else "started"
+                attempt = latest.attempt if latest else 1
+                raise AlreadyRecorded(intent.execution_id, attempt, found, "no row")
+            self._started.add(intent.execution_id)
+        return Handle(intent, authority, retry)
+
+    def dispatch(self, handle: Handle) -> int:
+        """Commit that the attempt may start now; after this returns, and only then, call out.
+
+        Returns:
+            the attempt's number.
+
+        Raises:
+            HandleSpent: the handle was used before.
+            Refused, LedgerUnavailable: nothing was committed; the call must not be made.
+        """
+        handle.spend()
+        try:
+            if handle.retry:
+                handle.attempt = self.ledger.run(
+                    verbs.retry, handle.intent, self.owner, self.clock()
+                )
+            else:
+                handle.attempt = self.ledger.run(
+                    verbs.dispatch, handle.intent, handle.authority, self.owner, self.clock()
+                )
+        except BaseException:
+            self.abandon(handle)
+            raise
+        with self._lock:
+            self._running[(handle.execution_id, handle.attempt)] = Future()
+        return handle.attempt
+
+    def abandon(self, handle: Handle) -> None:
+        """Give back a claim that was never dispatched."""
+        with self._lock:
+            self._started.discard(handle.execution_id)
+
+    def finish(self, handle: Handle, outcome: Outcome) -> State:
+        """Commit how the attempt ended.
+
+        Returns:
+            the state on record; when the ledger cannot be written, the outcome is kept, the
+            write is tried again in the background, and `outcome.state` is returned.
+
+        Raises:
+            HandleSpent: the attempt was not dispatched, or finished before.
+        """
+        if handle.attempt == 0 or handle._done:
+            raise HandleSpent(f"execution {handle.execution_id}: no attempt is running")
+        handle._done = True
+        key = (handle.execution_id, handle.attempt)
+        try:
+            return self._write(key, outcome)
+        except Refused:
+            log.warning("execution %s attempt %d: its outcome came too late", *key)
+            return outcome.state
+        except LedgerError as exc:
+            log.warning("execution %s attempt %d: outcome kept for later (%s)", *key, exc)
+            self._keep(key, outcome)
+            return outcome.state
+        finally:
+            self._end(key)
+
+    def _write(self, key: tuple[str, int], outcome: Outcome) -> State:
+        return self.ledger.run(verbs.finish, *key, self.owner, outcome, self.clock())
+
+    def _end(self, key: tuple[str, int]) -> None:
+        with self._lock:
+            self._started.discard(key[0])
+            future = self._running.pop(key, None)
+        if future is not None:
+            future.set_result(None)
+
+    # -- around one call
+    @contextlib.contextmanager
+    def call(self, handle: Handle) -> Iterator[ExecutionContext]:
+        """Dispatch, then run the body as the call's effect; `finish` stays with the caller."""
+        attempt = self.dispatch(handle)
+        context = ExecutionContext(handle.execution_id, attempt)
+        token = _current.set(context)
+        try:
+            self._hit("effect.before")
+            yield context
+            self._hit("effect.after")
+        finally:
+            _current.reset(token)
+
+    # -- what this process knows
+    def running(self, execution_id: str, attempt: int) -> Future[None] | None:
+        """Return a future that ends with the attempt, or None when it does not run here."""
+        with self._lock:
+            return self._running.get((execution_id, attempt))
+
+    def kept(self, execution_id: str, attempt: int) -> Outcome | None:
+        """Return the outcome of an attempt whose write has not succeeded yet."""
+        with self._lock:
+            return self._kept.get((execution_id, attempt))
+
+    def commit_kept(self) -> bool:
+        """Try to write every kept outcome now; true when none is left."""
+        with self._lock:
+            waiting = list(self._kept.items())
+        for key, outcome in waiting:
+            try:
+                self._write(key, outcome)
+            except Refused:
+                pass
+            except LedgerError:
+                return False
+            with self._lock:
+                self._kept.pop(key, None)
+        return True
+
+    def _keep(self, key: tuple[str, int], outcome: Outcome) -> None:
+        with self._lock:
+            size = sum(len(o.snapshot.text) for o in self._kept.values() if o.snapshot)
+            if outcome.snapshot and size + len(outcome.snapshot.text) > KEPT_CHARACTERS:
+                outcome = outcome.model_copy(update={"snapshot": None})
+            self._kept[key] = outcome
+            if self._writing_again is None or not self._writing_again.is_alive():
+                self._writing_again = threading.Thread(
+                    target=self._write_again, name="durable-write-again", daemon=True
+                )
+                self._writing_again.start()
+
+    def _write_again(self) -> None:
+        pause = 0.2
+        while not self._stop.wait(pause):
+            if self.commit_kept():
+                return
+            pause = min(pause * 1.5, 5.0)
+
+    def close(self) -> None:
+        """Try once more to write what is kept, and stop trying."""
+        self._stop.set()
+        with contextlib.suppress(LedgerError):
+            self.commit_kept()
+
+
+def run_protected(
+    guard: Guard, handle: Handle, effect: Callable[[], T], settle: Callable[[T], Outcome],
+    failed: Callable[[BaseException], Outcome],
+) -> T:  # fmt: skip
+    """Make one protected call from start to outcome, for callers that are no tool engine.
+
+    Args:
+        effect: the call itself.
+        settle: turns what it returned into an outcome.
+        failed: turns what it raised into an outcome; the exception is raised on.
+    """
+    try:
+        with guard.call(handle):
+            value = effect()
+    except BaseException as exc:
+        if handle.attempt:
+            guard.finish(handle, failed(exc))
+        raise
+    guard.finish(handle, settle(value))
+    return value

@@ -1,0 +1,1 @@
+"""Hosts: the reference host, and the one adapter that attaches to it and to OpenWorker."""

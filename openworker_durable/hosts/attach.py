@@ -1,0 +1,86 @@
+"""Attaching to a host and detaching again: all seams or none.
+
+`attach` checks every seam first and refuses as a whole when one is missing. Detaching puts
+every method back; sessions go on under the host alone, and what it does then is seen as
+legacy when the plugin is back (G4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..failpoints import Failpoint, no_failpoint
+from .call_hooks import CallHooks
+from .engine_hooks import EngineHooks
+from .manager_hooks import ManagerHooks
+from .names import HostNames
+from .patching import Patches
+from .runtime import Runtime
+from .seams import SeamReport, check
+from .store_hooks import StoreHooks
+
+
+@dataclass
+class Attachment:
+    """One host with the plugin attached.
+
+    Args:
+        names: the host's names.
+        report: what was found of each seam.
+        runtimes: one for each state folder opened since.
+    """
+
+    names: HostNames
+    report: SeamReport
+    patches: Patches
+    runtimes: list[Runtime] = field(default_factory=list)
+
+    def detach(self) -> None:
+        """Put every method back and close every ledger; twice is once."""
+        self.patches.restore()
+        while self.runtimes:
+            self.runtimes.pop().close()
+        _attached.pop(self.names.package, None)
+
+
+_attached: dict[str, Attachment] = {}
+
+
+def attach(names: HostNames, *, failpoint: Failpoint = no_failpoint) -> Attachment:
+    """Attach to a host's classes; once attached, again is the same attachment.
+
+    Args:
+        names: how the host's classes are found.
+        failpoint: see `failpoints`; only tests pass one.
+
+    Raises:
+        SeamsDoNotFit: nothing was attached.
+    """
+    there = _attached.get(names.package)
+    if there is not None:
+        return there
+    report = check(names)
+    report.require()
+    patches = Patches()
+    done = Attachment(names, report, patches)
+    event, event_type = names.load("events"), names.load("event_type")
+    engine = names.load("engine")
+    try:
+        EngineHooks(event, event_type, names.load("tool_call")).attach(patches, engine)
+        CallHooks(event, event_type).attach(
+            patches, engine, names.load("registry"), names.load("permissions")
+        )
+        StoreHooks(names.load("item")).attach(
+            patches, names.load("inbox"), names.load("audit"), names.load("conversations")
+        )
+        ManagerHooks(names, failpoint, done.runtimes).attach(patches, names.load("manager"))
+    except BaseException:
+        patches.restore()
+        raise
+    _attached[names.package] = done
+    return done
+
+
+def attached(names: HostNames) -> Attachment | None:
+    """Return the attachment to a host, or None."""
+    return _attached.get(names.package)

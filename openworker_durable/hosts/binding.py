@@ -1,0 +1,243 @@
+"""What the adapter keeps for one engine of one session while it lives in memory."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .. import rows, thread, verbs
+from ..errors import LedgerError
+from ..guard import Handle
+from ..identity import (
+    CallRef,
+    covered_digest,
+    execution_id,
+    intent_digest,
+    is_mangled,
+    rewrite_ids,
+    unique_call_ids,
+)
+from ..models import Authority, Execution, Intent, ToolIdentity
+from ..policy import policy_of, protection, tool_identity
+from ..redact import preview
+from ..snapshot import Snapshot
+from ..states import AuthorityKind
+from .session import APPROVAL, HostSession, prompt_state, protects, stamp_of
+
+if TYPE_CHECKING:
+    from .runtime import Runtime
+
+log = logging.getLogger("openworker_durable")
+
+
+@dataclass
+class Ticket:
+    """One protected call on its way through the engine, from allowed to recorded."""
+
+    name: str
+    intent: Intent
+    authority: Authority
+    external: bool
+    retry: bool = False
+    handle: Handle | None = None
+    refusal: BaseException | None = None
+    raised: BaseException | None = None
+    snapshot: Snapshot | None = None
+    failed: bool = False
+
+    @property
+    def attempt(self) -> int:
+        """Return the attempt's number, 0 before dispatch."""
+        return self.handle.attempt if self.handle else 0
+
+
+@dataclass
+class Binding:
+    """One engine, its session, and the runtime that records its protected calls."""
+
+    runtime: Runtime
+    manager: Any
+    engine: Any
+    session_id: str
+    agent: str = "code"
+    occurrence: str = ""
+    incarnation: str = ""
+    tickets: dict[str, Ticket] = field(default_factory=dict)
+    appended: set[tuple[str, int]] = field(default_factory=set)
+    unrunnable: set[tuple[str, int]] = field(default_factory=set)
+    blocked: str = ""
+    halted: bool = False
+    cut_short: bool = False
+    repeat: Execution | None = None
+    _known_ids: set[str] | None = None
+    _stat: tuple[int, int] | None = None
+
+    @property
+    def port(self) -> HostSession:
+        """Return the session as recovery sees it."""
+        return HostSession(self.runtime, self.manager, self.session_id)
+
+    def stops(self) -> bool:
+        """Say whether the turn halts: a call of the trailing reply waits for a decision."""
+        return self.halted
+
+    def protects(self, name: str) -> bool:
+        """Say whether calls of a tool are recorded."""
+        return protects(self.engine.registry.get(name), name, self.engine.permissions)
+
+    # -- a finished reply, before it enters the history
+    async def admit(self, turn: Any) -> None:
+        """Give the reply's calls unique ids and, when one is protected, cover the reply.
+
+        When the ledger cannot be written the reply is not covered, and its protected calls
+        will be refused with that reason.
+        """
+        calls = turn.tool_calls
+        protected = any(self.protects(c.name) and not is_mangled(c.arguments) for c in calls)
+        self.blocked = ""
+        if protected:
+            self._load_ids()
+        self._make_unique(turn)
+        if not protected:
+            return
+        refs = [CallRef(c.id, c.name, json.dumps(c.arguments)) for c in calls]
+        ordinal = sum(m.get("role") == "assistant" for m in self.engine.messages)
+        try:
+            coverage = await self.runtime.ledger.ask(
+                verbs.cover, self.session_id, self.runtime.fresh(), covered_digest(refs), ordinal,
+                self.runtime.clock(),
+            )  # fmt: skip
+            self.incarnation = coverage.incarnation
+        except LedgerError as exc:
+            self.blocked = str(exc)
+            log.warning("session %s: a reply could not be covered (%s)", self.session_id, exc)
+
+    def _load_ids(self) -> None:
+        if self._known_ids is None:
+            try:
+                self._known_ids = set(self.runtime.ledger.known(rows.call_ids(self.session_id)))
+            except LedgerError:
+                return
+
+    def _make_unique(self, turn: Any) -> None:
+        in_history = thread.used_call_ids(self.engine.messages)
+        ledger_ids = self._known_ids or set()
+        in_inbox = {
+            i.tool_call_id or str(stamp_of(i).get("tool_call_id") or "")
+            for i in self.manager.inbox.list(session_id=self.session_id)
+        }
+        old = [c.id for c in turn.tool_calls]
+        new = unique_call_ids(
+            old,
+            lambda i: i in in_history or i in ledger_ids or i in in_inbox,
+            self.runtime.fresh,
+        )
+        if old != new:
+            for call, call_id in zip(turn.tool_calls, new, strict=True):
+                call.id = call_id
+            turn.extras = {k: rewrite_ids(v, old, new) for k, v in turn.extras.items()}
+        if self._known_ids is not None:
+            self._known_ids.update(new)
+
+    # -- one call
+    def execution_id(self, call_id: str) -> str:
+        """Return the call's execution id, beginning the session in the ledger if need be.
+
+        Raises:
+            LedgerError: the ledger cannot be read or written.
+        """
+        if not self.incarnation:
+            ledger = self.runtime.ledger
+            coverage = ledger.first(rows.session(self.session_id)) or ledger.run(
+                verbs.open_session, self.session_id, self.runtime.fresh()
+            )
+            self.incarnation = coverage.incarnation
+        return execution_id(self.session_id, self.incarnation, call_id)
+
+    def intent(self, call: Any) -> Intent:
+        """Return what a call of this engine means to do, ready for the ledger.
+
+        Raises:
+            LedgerError: the session's incarnation cannot be read.
+        """
+        spec = self.engine.registry.get(call.name)
+        execution = self.execution_id(call.id)
+        identity = tool_identity(spec) if spec is not None else ToolIdentity(name=call.name)
+        return Intent(
+            session_id=self.session_id, incarnation=self.incarnation,
+            tool_call_id=call.id, execution_id=execution, tool=identity,
+            intent_digest=intent_digest(call.name, call.arguments),
+            preview=preview(call.arguments),
+            policy=policy_of(spec).kind.value if spec is not None else "manual",
+            occurrence=self.occurrence,
+            linked=self.repeat.execution_id if self.repeat else "",
+        )  # fmt: skip
+
+    def ticket(self, call: Any, authority: Authority, *, retry: bool = False) -> Ticket:
+        """Make the ticket that lets one call through the guard."""
+        spec = self.engine.registry.get(call.name)
+        external = protection(
+            call.name, getattr(spec, "metadata", None), getattr(spec, "func", None)
+        ).external
+        return Ticket(call.name, self.intent(call), authority, external, retry)
+
+    def authority(self, call: Any, *, asked: bool) -> Authority:
+        """Return what allowed a call that the engine has just let through."""
+        item = self.manager.inbox.for_tool_call(self.session_id, call.id)
+        if item is not None and item.kind == APPROVAL and prompt_state(item).value == "allowed":
+            return Authority(kind=AuthorityKind.ITEM, ref=item.id)
+        if asked:
+            return Authority(kind=AuthorityKind.PROMPT)
+        rule = self.engine._standing_notes.get(call.id)
+        if rule:
+            return Authority(kind=AuthorityKind.RULE, ref=str(rule))
+        return Authority(kind=AuthorityKind.GRANT)
+
+    # -- the thread on disk
+    def save(self) -> bool:
+        """Save the thread; false, with a line in the log, when that fails for now."""
+        hit = self.runtime.failpoint
+        hit("thread.before")
+        try:
+            self.manager.save(self.session_id, self.engine)
+        except Exception as exc:
+            log.warning("session %s: its thread could not be saved (%s)", self.session_id, exc)
+            return False
+        hit("thread.after")
+        return True
+
+    def remember_file(self) -> None:
+        """Note how the thread's file looks now that it equals what is in memory."""
+        self._stat = self._look()
+
+    def _look(self) -> tuple[int, int] | None:
+        try:
+            stat = os.stat(self.manager.session_store._file(self.session_id))
+        except OSError:
+            return None
+        return stat.st_size, stat.st_mtime_ns
+
+    def reload_if_stale(self) -> None:
+        """Read the saved thread again when another process wrote it since."""
+        now = self._look()
+        if now is None or now == self._stat:
+            return
+        if self._stat is not None or not self.engine.messages:
+            record = self.manager.session_store.load(self.session_id)
+            if record is not None:
+                self.engine.messages[:] = record.messages
+                state = self.runtime.names.load("compaction").from_dict(record.compaction)
+                self.engine.compaction_state = state
+                self._known_ids = None
+                self.incarnation = ""
+                self.runtime.note_saved(self.manager, self.session_id, len(record.messages))
+        self._stat = now
+
+    def acknowledge_appended(self) -> None:
+        """After a save: let the rows whose results are on disk be acknowledged later."""
+        for key in self.appended:
+            self.runtime.ledger.defer(verbs.acknowledge, *key, self.runtime.clock())
+        self.appended.clear()

@@ -1,0 +1,256 @@
+"""What the adapter wraps around a host's turn engine: who may drive, and when it halts.
+
+Every way a turn is driven comes through `run`, `retry` or `resume`; each takes the session's
+lock, reads the thread again if another process wrote it, and triages before anything else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from .. import rows, thread
+from ..errors import LedgerError, SessionHeld
+from ..recovery import Trigger
+from ..settle import Report
+from ..states import Decision, State
+from .binding import Binding
+from .call_hooks import run_again
+from .patching import Patches
+from .runtime import binding_of
+
+log = logging.getLogger("openworker_durable")
+Events = AsyncIterator[Any]
+
+STATUS = "recovery_required"
+"""Status of the `turn_end` event of a turn that halts at an unknown outcome."""
+
+
+class EngineHooks:
+    """Builds the wrappers for one host."""
+
+    def __init__(self, event: Any, event_type: Any, tool_call: Any) -> None:
+        self.event, self.event_type, self.tool_call = event, event_type, tool_call
+
+    def attach(self, patches: Patches, engine: type) -> None:
+        """Wrap the methods that drive a turn."""
+        patches.wrap(engine, "run", self.run)
+        patches.wrap(engine, "resume", self.resume)
+        patches.wrap(engine, "retry", self.retry)
+        patches.wrap(engine, "_loop", self.loop)
+        patches.wrap(engine, "_astream", self.astream)
+
+    def _emit(self, name: str, **data: Any) -> Any:
+        return self.event(self.event_type(name), data)
+
+    def _problem(self, text: str, kind: str) -> Any:
+        return self._emit("error", error=text, error_type=kind)
+
+    # -- the three ways in
+    def run(self, host: Callable[..., Events]) -> Callable[..., Events]:
+        """A person's message, or one delivered for them: triage comes before its line."""
+
+        async def run(engine: Any, *args: Any, **kwargs: Any) -> Events:
+            binding = binding_of(engine)
+            if binding is None:
+                async for event in host(engine, *args, **kwargs):
+                    yield event
+                return
+
+            async def go_on(_report: Report) -> Events:
+                async for event in host(engine, *args, **kwargs):
+                    yield event
+
+            async for event in self._drive(binding, Trigger.MESSAGE, go_on):
+                yield event
+
+        return run
+
+    def resume(self, host: Callable[..., Events]) -> Callable[..., Events]:
+        """Durable resume; goes on also when every call is answered by now (rule 14)."""
+        self._host_resume = host
+
+        async def resume(engine: Any) -> Events:
+            binding = binding_of(engine)
+            if binding is None:
+                async for event in host(engine):
+                    yield event
+                return
+
+            async def go_on(report: Report) -> Events:
+                async for event in self._continue(binding, report, host):
+                    yield event
+
+            async for event in self._drive(binding, Trigger.RESUME, go_on):
+                yield event
+
+        return resume
+
+    def retry(self, host: Callable[..., Events]) -> Callable[..., Events]:
+        """The Retry button: like a resume where the tail asks for one, else nothing."""
+
+        async def retry(engine: Any) -> Events:
+            binding = binding_of(engine)
+            if binding is None:
+                async for event in host(engine):
+                    yield event
+                return
+            failed = engine._tail_is_retriable_error()
+
+            async def go_on(report: Report) -> Events:
+                if not (failed or report.proceed or report.retries or report.follow_up_unseen):
+                    return
+                async for event in self._continue(binding, report, self._host_resume):
+                    yield event
+
+            async for event in self._drive(binding, Trigger.RETRY_BUTTON, go_on):
+                yield event
+
+        return retry
+
+    async def _continue(
+        self, binding: Binding, report: Report, host: Callable[..., Events]
+    ) -> Events:
+        """Run what is unanswered, or call the model when nothing is (rules 11 and 14)."""
+        engine = binding.engine
+        reply = thread.trailing_reply(engine.messages)
+        if report.halted:
+            yield self._emit("turn_start", input="(resumed)")
+            yield self._emit("turn_end", status=STATUS, iterations=0)
+            return
+        if reply is not None and not reply.answered and not reply.user_line:
+            async for event in host(engine):
+                yield event
+            return
+        if report.goes_on or report.retries:
+            engine._cancel.clear()
+            yield self._emit("turn_start", input="(resumed)")
+            async for event in engine._loop():
+                yield event
+
+    async def _drive(
+        self, binding: Binding, trigger: Trigger, go_on: Callable[[Report], Events]
+    ) -> Events:
+        """Hold the session, triage, then hand on to the host's own generator."""
+        owner = binding.runtime.owner
+        try:
+            hold = owner.hold(binding.session_id)
+        except SessionHeld as exc:
+            yield self._problem(str(exc), "SessionHeld")
+            return
+        inner: Any = None
+        finished = False
+        try:
+            binding.runtime._on_loop()
+            binding.reload_if_stale()
+            binding.halted = binding.cut_short = False
+            report = await self._triage(binding, trigger)
+            if isinstance(report, str):
+                yield self._problem(report, "LedgerUnavailable")
+                finished = True
+                return
+            if report.held_elsewhere:
+                text = "a call of this session still runs in another process; wait until it ends"
+                yield self._problem(text, "SessionHeld")
+                finished = True
+                return
+            inner = go_on(report)
+            async for event in inner:
+                yield event
+            finished = True
+        finally:
+            binding.cut_short = not finished
+            if inner is not None:
+                await inner.aclose()
+            hold.release()
+
+    async def _triage(self, binding: Binding, trigger: Trigger) -> Report | str:
+        """Triage; with the ledger down, go on only where no recorded call can be concerned."""
+        try:
+            return await binding.runtime.settler.triage(binding.port, trigger)
+        except LedgerError as exc:
+            log.warning("session %s: no triage (%s)", binding.session_id, exc)
+            reply = thread.trailing_reply(binding.engine.messages)
+            if reply is None or reply.answered:
+                return Report(goes_on=True)
+            return f"the conversation has open calls and its record cannot be read: {exc}"
+
+    # -- inside a turn
+    def loop(self, host: Callable[..., Events]) -> Callable[..., Events]:
+        """Between iterations: follow-ups, retries, and the halt."""
+
+        async def _loop(engine: Any) -> Events:
+            binding = binding_of(engine)
+            if binding is None:
+                async for event in host(engine):
+                    yield event
+                return
+            async for event in self._between(binding):
+                yield event
+            if binding.stops():
+                yield self._emit("turn_end", status=STATUS, iterations=0)
+                return
+            inner = host(engine)
+            iterations = 0
+            try:
+                async for event in inner:
+                    yield event
+                    if event.type.value != "iteration_end":
+                        continue
+                    iterations += 1
+                    async for more in self._between(binding):
+                        yield more
+                    if binding.stops():
+                        yield self._emit("turn_end", status=STATUS, iterations=iterations)
+                        return
+            finally:
+                await inner.aclose()  # type: ignore[attr-defined]  # an async generator
+
+        return _loop
+
+    async def _between(self, binding: Binding) -> Events:
+        """Take up what was decided or ended meanwhile; leaves `binding.halted` right."""
+        for _ in range(100):
+            if not self._anything_open(binding):
+                binding.halted = False
+                return
+            report = await self._triage(binding, Trigger.BETWEEN)
+            if isinstance(report, str):
+                binding.halted = True
+                yield self._problem(report, "LedgerUnavailable")
+                return
+            binding.halted = report.halted
+            due = [r for r in report.retries if r.key not in binding.unrunnable]
+            if report.halted or not due or binding.engine._cancel.is_set():
+                return
+            async for event in run_again(binding, due[0], self.tool_call, self._emit):
+                yield event
+
+    def _anything_open(self, binding: Binding) -> bool:
+        """Say whether any open row is more than a result that waits to be acknowledged."""
+        if binding.halted:
+            return True
+        try:
+            found = binding.runtime.ledger.known(rows.open_in_session(binding.session_id))
+        except LedgerError:
+            return False
+        carried = thread.carried_outcomes(binding.engine.messages) if found else set()
+        return any(
+            r.state not in (State.SUCCEEDED, State.FAILED)
+            or r.decision in (Decision.HAPPENED, Decision.DROP)
+            or r.key not in carried
+            for r in found
+        )
+
+    def astream(self, host: Callable[..., Events]) -> Callable[..., Events]:
+        """Where a finished reply first appears: its calls get unique ids and are covered."""
+
+        async def _astream(engine: Any) -> Events:
+            binding = binding_of(engine)
+            async for chunk in host(engine):
+                if binding is not None and chunk.turn is not None and chunk.turn.tool_calls:
+                    await binding.admit(chunk.turn)
+                yield chunk
+
+        return _astream

@@ -1,0 +1,186 @@
+"""What the adapter wraps around a host's session manager: identity, start-up, decisions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from .. import verbs
+from ..errors import LedgerError
+from .binding import Binding
+from .files import mend_thread
+from .patching import Patches
+from .runtime import Runtime, runtime_for
+from .session import recovery_of
+
+log = logging.getLogger("openworker_durable")
+Maker = Callable[[Path], Runtime]
+
+
+def runtime_of(thing: Any) -> Runtime | None:
+    """Return the runtime of a manager or store, or None when it has none."""
+    found = getattr(thing, "_durable_runtime", None)
+    return found if isinstance(found, Runtime) else None
+
+
+class ManagerHooks:
+    """Builds the wrappers for one host."""
+
+    def __init__(self, names: Any, failpoint: Any, runtimes: list[Runtime]) -> None:
+        self.names, self.failpoint, self.runtimes = names, failpoint, runtimes
+
+    def attach(self, patches: Patches, manager: type) -> None:
+        """Wrap the manager's methods."""
+        for method, make in (
+            ("__init__", self.init),
+            ("get_engine", self.get_engine),
+            ("_build_task_engine", self.build_task_engine),
+            ("resolve_inbox", self.resolve_inbox),
+            ("_durable_resume", self.durable_resume),
+            ("mark_idle", self.mark_idle),
+            ("delete_session", self.delete_session),
+            ("start_gateway", self.start_gateway),
+            ("aclose", self.aclose),
+        ):
+            patches.wrap(manager, method, make)
+
+    def init(self, host: Callable[..., None]) -> Callable[..., None]:
+        """Give the manager its runtime, and its stores with it."""
+
+        def __init__(manager: Any, *args: Any, **kwargs: Any) -> None:
+            host(manager, *args, **kwargs)
+            state_dir = Path(manager.session_store.db_path).parent
+            runtime = runtime_for(state_dir, self.names, self.failpoint)
+            runtime.manager = manager
+            if runtime not in self.runtimes:
+                self.runtimes.append(runtime)
+            for thing in (manager, manager.inbox, manager.session_store, manager.audit_store):
+                thing._durable_runtime = runtime
+            manager.session_store._durable_manager = manager
+
+        return __init__
+
+    def get_engine(self, host: Callable[..., Any]) -> Callable[..., Any]:
+        """Mend the saved thread before it is loaded, and bind the engine to its session."""
+
+        def get_engine(manager: Any, session_id: str, *args: Any, **kwargs: Any) -> Any:
+            runtime = runtime_of(manager)
+            if runtime is not None and session_id not in manager._engines:
+                mend_thread(manager.session_store._file(session_id))
+            engine = host(manager, session_id, *args, **kwargs)
+            if runtime is not None and engine is not None:
+                bind(runtime, manager, engine, session_id)
+            return engine
+
+        return get_engine
+
+    def build_task_engine(self, host: Callable[..., Any]) -> Callable[..., Any]:
+        """Bind a scheduled run's engine; its calls carry their occurrence."""
+
+        def _build_task_engine(manager: Any, task: Any, *, session_id: str) -> Any:
+            engine = host(manager, task, session_id=session_id)
+            runtime = runtime_of(manager)
+            if runtime is not None and engine is not None:
+                binding = bind(runtime, manager, engine, session_id)
+                slot = getattr(task, "next_run", None)
+                binding.occurrence = f"{getattr(task, 'id', '')}@{slot if slot is not None else ''}"
+            return engine
+
+        return _build_task_engine
+
+    def resolve_inbox(self, host: Callable[..., Awaitable[bool]]) -> Callable[..., Any]:
+        """A decision on a recovery item resumes its halted session."""
+
+        async def resolve_inbox(manager: Any, item_id: str, resolution: str) -> bool:
+            runtime = runtime_of(manager)
+            item = manager.inbox.get(item_id)
+            if runtime is None or not recovery_of(item):
+                return await host(manager, item_id, resolution)
+            resolved = bool(manager.inbox.resolve(item_id, resolution))
+            if resolved and not manager.is_running(item.session_id):
+                await runtime.drive_settled(item.session_id)
+            return resolved
+
+        return resolve_inbox
+
+    def durable_resume(self, host: Callable[..., Awaitable[None]]) -> Callable[..., Any]:
+        """Claim the session before the first await, so that two approvals resume it once."""
+
+        async def _durable_resume(manager: Any, item: Any) -> None:
+            runtime = runtime_of(manager)
+            if runtime is None:
+                await host(manager, item)
+            elif getattr(item, "tool_call_id", None) and not runtime.owner.holds(item.session_id):
+                await runtime.drive(item.session_id)
+
+        return _durable_resume
+
+    def mark_idle(self, host: Callable[..., None]) -> Callable[..., None]:
+        """A turn has ended: take up what was approved or decided meanwhile."""
+
+        def mark_idle(manager: Any, session_id: str) -> None:
+            host(manager, session_id)
+            runtime = runtime_of(manager)
+            if runtime is not None:
+                runtime.turn_ended(session_id)
+
+        return mark_idle
+
+    def delete_session(self, host: Callable[..., Any]) -> Callable[..., Any]:
+        """A deleted session leaves a tombstone; its unknown calls can still be settled."""
+
+        def delete_session(manager: Any, session_id: str) -> Any:
+            done = host(manager, session_id)
+            runtime = runtime_of(manager)
+            if runtime is not None and done.get("ok"):
+                try:
+                    runtime.ledger.run(verbs.tombstone, session_id, runtime.clock())
+                except LedgerError as exc:
+                    log.warning("session %s: no tombstone (%s)", session_id, exc)
+            return done
+
+        return delete_session
+
+    def start_gateway(self, host: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
+        """The start-up sweep ends before the scheduler and the message gateway start."""
+
+        async def start_gateway(manager: Any) -> Any:
+            runtime = runtime_of(manager)
+            if runtime is None:
+                return await host(manager)
+            try:
+                await runtime.sweep()
+            except LedgerError as exc:
+                log.warning("no sweep: %s", exc)
+            runtime.watch()
+            return await host(manager)
+
+        return start_gateway
+
+    def aclose(self, host: Callable[..., Awaitable[None]]) -> Callable[..., Any]:
+        """Close the ledger with the host."""
+
+        async def aclose(manager: Any) -> None:
+            await host(manager)
+            runtime = runtime_of(manager)
+            if runtime is not None:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await runtime.aclose()
+
+        return aclose
+
+
+def bind(runtime: Runtime, manager: Any, engine: Any, session_id: str) -> Binding:
+    """Tie an engine to its session; the same engine keeps its binding."""
+    found = getattr(engine, "_durable", None)
+    if isinstance(found, Binding) and found.runtime is runtime:
+        return found
+    agent = str(getattr(engine, "agent_name", "code") or "code")
+    binding = Binding(runtime, manager, engine, session_id, agent=agent)
+    engine._durable = binding
+    binding.remember_file()
+    return binding

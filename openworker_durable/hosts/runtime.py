@@ -1,0 +1,413 @@
+"""One state folder in one process: ledger, owner, guard, settler, and who may write items.
+
+The runtime drives what no person drives: the start-up sweep, the turn after a decision, and
+decisions that another process wrote to the ledger, which it sees within a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+from .. import review, rows, verbs
+from ..clock import Clock, IdFactory, fresh_id, now
+from ..errors import AlreadyDecided, LedgerError, Refused, SessionHeld
+from ..failpoints import Failpoint, no_failpoint
+from ..guard import Guard
+from ..ledger import DATABASE, Ledger
+from ..models import Execution, Intent
+from ..owner import Owner, ServerLock
+from ..recovery import Trigger
+from ..settle import Report, Settler
+from ..states import Decision, State
+from .binding import Binding
+from .names import HostNames
+from .session import ALLOWING, HostSession, close, recovery_of
+
+log = logging.getLogger("openworker_durable")
+
+POLL_SECONDS = 0.4
+"""How often the server process looks whether another process changed the ledger."""
+
+SNAPSHOT_DAYS = 30
+ROW_DAYS = 400
+"""How long acknowledged results, and settled rows, are kept."""
+
+AT_ONCE = 4
+"""Most sessions that durable resume drives at the same time after a start."""
+
+
+class Runtime:
+    """See the module's docstring.
+
+    Args:
+        state_dir: the host's state folder.
+        names: the host's names.
+        clock, fresh, failpoint: see those modules.
+    """
+
+    def __init__(
+        self, state_dir: Path, names: HostNames, *, clock: Clock = now,
+        fresh: IdFactory = fresh_id, failpoint: Failpoint = no_failpoint,
+    ) -> None:  # fmt: skip
+        self.state_dir = state_dir
+        self.names = names
+        self.clock, self.fresh, self.failpoint = clock, fresh, failpoint
+        self.owner = Owner(state_dir, fresh=fresh)
+        self.server = ServerLock(state_dir)
+        self.server.take()
+        self.ledger = Ledger(state_dir / DATABASE, failpoint=failpoint)
+        self.guard = Guard(self.ledger, self.owner.name, clock=clock, failpoint=failpoint)
+        self.settler = Settler(
+            self.guard, self.owner, clock=clock, fresh=fresh, failpoint=failpoint
+        )
+        self.manager: Any = None
+        self.asking: dict[tuple[str, str | None], Intent] = {}
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._saved: dict[str, int] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._poller: asyncio.Task[None] | None = None
+        self._seen: dict[str, tuple[int, int]] = {}
+        self._closed = False
+        self._elsewhere: set[str] = set()
+        self.last_sweep: dict[str, int] = {}
+
+    # -- bookkeeping
+    def note_saved(self, manager: Any, session_id: str, count: int) -> None:
+        """Note how many of a session's messages are on disk."""
+        self._saved[session_id] = count
+        binding = binding_of(manager._engines.get(session_id))
+        if binding is not None:
+            binding.remember_file()
+
+    def saved_count(self, manager: Any, session_id: str) -> int:
+        """Return how many of a session's messages are on disk."""
+        if session_id not in self._saved:
+            self._saved[session_id] = manager.session_store._count(session_id)
+        return self._saved[session_id]
+
+    def item_raised(self, manager: Any, item: Any) -> None:
+        """Mirror a new recovery item to where the host mirrors items."""
+        mirror = getattr(manager, "mirror_inbox_item", None)
+        if mirror is not None and self._on_loop():
+            self.spawn(mirror(item))
+
+    def _on_loop(self) -> bool:
+        try:
+            self.loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return False
+        return True
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run something in the background of the event loop, its failure only logged."""
+        if not self._on_loop():
+            work.close()
+            return
+        task = asyncio.ensure_future(_logged(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- decisions
+    def decide(
+        self, execution_id: str, attempt: int, decision: Decision, *, by: str, note: str = ""
+    ) -> Execution:
+        """Commit a decision, then wake the session's halted turn; the one path of all surfaces.
+
+        Raises:
+            AlreadyDecided, Refused: it does not count.
+            LedgerError: it could not be committed; nothing was done.
+        """
+        row = self.ledger.run(verbs.decide, execution_id, attempt, decision, by, note, self.clock())
+        if decision is not Decision.UNSURE:
+            self._settled(row)
+        return row
+
+    def _settled(self, row: Execution) -> None:
+        """Close the items of a decided attempt, in the server process."""
+        if self.manager is None or not self.server.held:
+            return
+        HostSession(self, self.manager, row.session_id).close_items(row.execution_id, 0)
+
+    def resolve_item(self, inbox: Any, item: Any, resolution: Any) -> bool:
+        """Take an answer to a recovery item; anything that is no decision is refused.
+
+        Returns:
+            True when a final decision was committed by this very answer.
+        """
+        word = review.read_decision(resolution)
+        ids = recovery_of(item)
+        if item.state != "pending" or word is None or not ids:
+            return False
+        if word.decision.value not in (ids.get("decisions") or ()):
+            return False
+        try:
+            self.decide(
+                str(ids["execution_id"]), int(ids["attempt"]), word.decision, by="inbox",
+                note=word.note,
+            )  # fmt: skip
+        except AlreadyDecided as exc:
+            log.info("already decided: %s", exc)
+            close(inbox, item, "already decided")
+            return False
+        except Refused as exc:
+            log.warning("a decision did not apply: %s", exc)
+            return False
+        except LedgerError as exc:
+            log.warning("a decision could not be committed: %s", exc)
+            return False
+        if word.decision is Decision.UNSURE:
+            return False
+        if item.state == "pending":
+            close(inbox, item, word.decision.value)
+        item.resolution = word.decision.value
+        return True
+
+    # -- driving sessions
+    @contextlib.contextmanager
+    def holding(self, session_id: str) -> Iterator[None]:
+        """Hold a session while its thread is repaired.
+
+        Raises:
+            SessionHeld: somebody else has it.
+        """
+        with self.owner.hold(session_id):
+            yield
+
+    async def drive(self, session_id: str) -> None:
+        """Resume a session as durable resume does: claimed first, its tools connected, saved."""
+        manager = self.manager
+        if manager is None or not HostSession(self, manager, session_id).exists():
+            return
+        if not manager.try_mark_running(session_id):
+            return
+        try:
+            engine = manager.get_engine(session_id)
+            if engine is None:
+                return
+            async for event in engine.resume():
+                await manager.broadcast_session(
+                    session_id, {"type": event.type.value, "data": event.data}
+                )
+            manager.save(session_id, engine)
+        finally:
+            manager.mark_idle(session_id)
+
+    async def drive_settled(self, session_id: str) -> None:
+        """After a decision: repair the thread of an idle session and go on where it halted."""
+        if await self._look_after(session_id):
+            await self.drive(session_id)
+
+    def turn_ended(self, session_id: str) -> None:
+        """A turn, or a call that outlived its turn, has ended: look at the session again."""
+        if self._closed:
+            return
+        if self._on_loop():
+            self.spawn(self.after_turn(session_id))
+        elif self.loop is not None and not self.loop.is_closed():
+            with contextlib.suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(self.turn_ended, session_id)
+
+    async def after_turn(self, session_id: str) -> None:
+        """Triage after a turn, and go on when something is to be run or said."""
+        if await self._look_after(session_id):
+            self.spawn(self.drive(session_id))
+
+    async def _look_after(self, session_id: str) -> bool:
+        """Triage an idle session; say whether its turn is to go on."""
+        manager = self.manager
+        if manager is None or manager.is_running(session_id):
+            return False
+        if not self.ledger.known(rows.open_in_session(session_id)) and not self._allowed_waits(
+            session_id
+        ):
+            return False
+        try:
+            with self.holding(session_id):
+                binding = binding_of(manager._engines.get(session_id))
+                if binding is not None:
+                    binding.reload_if_stale()
+                port = HostSession(self, manager, session_id)
+                report = await self.settler.triage(port, Trigger.TURN_END)
+        except SessionHeld:
+            return False
+        return self._to_go_on(session_id, report)
+
+    def _to_go_on(self, session_id: str, report: Report) -> bool:
+        binding = binding_of(self.manager._engines.get(session_id))
+        unrunnable = binding.unrunnable if binding else set()
+        retries = [r for r in report.retries if r.key not in unrunnable]
+        proceed = report.proceed and not (binding and binding.cut_short)
+        if report.halted or not (retries or proceed or report.follow_up_unseen):
+            return False
+        mark = (len(HostSession(self, self.manager, session_id).messages()), self.ledger.commits)
+        if self._seen.get(session_id) == mark:
+            return False
+        self._seen[session_id] = mark
+        return True
+
+    def _allowed_waits(self, session_id: str) -> bool:
+        return any(
+            i.tool_call_id and i.kind == "approval" and i.state == "resolved"
+            for i in self.manager.inbox.list(session_id=session_id)
+        )
+
+    # -- start-up
+    async def sweep(self) -> dict[str, int]:
+        """Repair every session the ledger has open rows for; calls no model and no tool.
+
+        Returns:
+            counts: sessions, rebuilt, raised, provisional, held (elsewhere), failed.
+        """
+        counts = dict.fromkeys(
+            ("sessions", "rebuilt", "raised", "provisional", "held", "failed"), 0
+        )
+        wake: list[str] = []
+        for session_id in self._sessions_to_sweep():
+            counts["sessions"] += 1
+            try:
+                with self.holding(session_id):
+                    port = HostSession(self, self.manager, session_id)
+                    report = await self.settler.triage(port, Trigger.SWEEP)
+            except SessionHeld:
+                counts["held"] += 1
+                continue
+            except (LedgerError, OSError, ValueError) as exc:
+                log.warning("sweep of session %s failed (%s)", session_id, type(exc).__name__)
+                counts["failed"] += 1
+                continue
+            counts["rebuilt"] += report.rebuilt
+            counts["raised"] += report.raised
+            counts["provisional"] += report.provisional
+            if not report.halted and (report.retries or report.follow_up_unseen):
+                wake.append(session_id)
+        self._expire()
+        self.last_sweep = counts
+        if counts["sessions"]:
+            log.info("recovery at start: %s", counts)
+        self._wake_later(wake)
+        return counts
+
+    def _sessions_to_sweep(self) -> list[str]:
+        open_rows = self.ledger.known(rows.open_all())
+        sessions = [r.session_id for r in open_rows]
+        if self.server.held:
+            sessions += [i.session_id for i in self.manager.inbox.list() if self._unused(i)]
+        return list(dict.fromkeys(sessions))
+
+    def _unused(self, item: Any) -> bool:
+        """Say whether an item is an approval that may wait for a call that never started."""
+        if not item.tool_call_id or item.kind != "approval":
+            return False
+        if item.state == "resolved" and item.resolution not in ALLOWING:
+            return False
+        return self.ledger.first(rows.any_of_call(item.session_id, item.tool_call_id)) is None
+
+    def _wake_later(self, sessions: list[str]) -> None:
+        limit = asyncio.Semaphore(AT_ONCE)
+
+        async def one(session_id: str) -> None:
+            async with limit:
+                await self.drive(session_id)
+
+        for session_id in sessions:
+            self.spawn(one(session_id))
+
+    def _expire(self) -> None:
+        day = 86400.0
+        with contextlib.suppress(LedgerError):
+            self.ledger.run(
+                verbs.expire, self.clock() - SNAPSHOT_DAYS * day, self.clock() - ROW_DAYS * day
+            )
+
+    # -- watching the ledger
+    def watch(self) -> None:
+        """Begin to look for what other processes wrote; needs a running event loop."""
+        if self._poller is None and self._on_loop():
+            self._poller = asyncio.ensure_future(self._poll())
+
+    async def _poll(self) -> None:
+        while not self._closed:
+            try:
+                async with self.ledger.watching() as watch:
+                    while not self._closed:
+                        if self.server.take() and (await watch.changed() or self._bereaved()):
+                            await self._look_around(await watch.fetch(rows.open_all()))
+                        await asyncio.sleep(POLL_SECONDS)
+            except (LedgerError, OSError) as exc:
+                log.debug("the ledger cannot be watched now (%s)", exc)
+                await asyncio.sleep(POLL_SECONDS)
+
+    def _bereaved(self) -> bool:
+        """Say whether a process that held a call has died since we looked."""
+        return any(not self.owner.is_alive(name) for name in self._elsewhere)
+
+    async def _look_around(self, open_rows: list[Execution]) -> None:
+        """Act on decisions made elsewhere, and on calls whose owner has died."""
+        self._elsewhere = {
+            r.owner for r in open_rows if r.state == State.DISPATCHED and r.owner != self.owner.name
+        }
+        for session_id in dict.fromkeys(r.session_id for r in open_rows):
+            if not self.manager.is_running(session_id):
+                await self.after_turn(session_id)
+
+    # -- the end
+    async def aclose(self) -> None:
+        """Stop background work and close the ledger."""
+        self._closed = True
+        tasks = [*self._tasks, *([self._poller] if self._poller else [])]
+        current = asyncio.current_task()
+        for task in tasks:
+            if task is not current:
+                task.cancel()
+        await asyncio.gather(*(t for t in tasks if t is not current), return_exceptions=True)
+        self.close()
+
+    def close(self) -> None:
+        """Close the ledger and end this life as an owner; running calls keep their evidence."""
+        self._closed = True
+        forget(self)
+        self.guard.close()
+        self.ledger.close()
+        self.server.close()
+        self.owner.close()
+
+
+async def _logged(work: Coroutine[Any, Any, Any]) -> None:
+    try:
+        await work
+    except asyncio.CancelledError:
+        raise
+    except Exception:
+        log.exception("background recovery failed")
+
+
+def binding_of(engine: Any) -> Binding | None:
+    """Return an engine's binding, or None for an engine that belongs to no session."""
+    found = getattr(engine, "_durable", None)
+    return found if isinstance(found, Binding) else None
+
+
+_runtimes: dict[Path, Runtime] = {}
+_lock = threading.Lock()
+
+
+def runtime_for(state_dir: Path, names: HostNames, failpoint: Failpoint) -> Runtime:
+    """Return this process's runtime of a state folder, made when there is none."""
+    key = state_dir.resolve()
+    with _lock:
+        if key not in _runtimes:
+            _runtimes[key] = Runtime(key, names, failpoint=failpoint)
+        return _runtimes[key]
+
+
+def forget(runtime: Runtime) -> None:
+    """Take a closed runtime off the list, so that the folder can be opened anew."""
+    with _lock:
+        for key in [k for k, r in _runtimes.items() if r is runtime]:
+            del _runtimes[key]

@@ -1,0 +1,166 @@
+"""Every place the adapter attaches to, in one list, checked before anything is touched.
+
+A seam is a method of a host's class with its kind and the parameters we rely on. When one is
+missing or has another shape, nothing is attached at all: never half-protected.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import SeamsDoNotFit
+from .names import HostNames
+
+
+@dataclass(frozen=True)
+class Seam:
+    """One method the adapter wraps or calls.
+
+    Args:
+        owner: key of the class in `HostNames`.
+        method: the method's name.
+        kind: `plain`, `coroutine` or `asyncgen`.
+        params: parameters that must exist, beside self.
+        wrapped: False when the adapter only calls it.
+        why: what it is needed for.
+    """
+
+    owner: str
+    method: str
+    kind: str
+    params: tuple[str, ...]
+    why: str
+    wrapped: bool = True
+
+    @property
+    def name(self) -> str:
+        """Return `class.method` for people."""
+        return f"{self.owner}.{self.method}"
+
+
+def _w(owner: str, method: str, kind: str, params: str, why: str) -> Seam:
+    return Seam(owner, method, kind, tuple(params.split()), why)
+
+
+def _c(owner: str, method: str, kind: str, params: str, why: str) -> Seam:
+    return Seam(owner, method, kind, tuple(params.split()), why, wrapped=False)
+
+
+SEAMS: tuple[Seam, ...] = (
+    _w("engine", "run", "asyncgen", "user_input source display", "triage before a message"),
+    _w("engine", "retry", "asyncgen", "", "triage before the Retry button"),
+    _w("engine", "resume", "asyncgen", "", "triage before a resume; rule 14"),
+    _w("engine", "_loop", "asyncgen", "", "follow-ups and retries between iterations; the halt"),
+    _w("engine", "_astream", "asyncgen", "", "unique call ids; coverage"),
+    _w("engine", "_handle_tool_calls", "asyncgen", "tool_calls", "thread saved around calls"),
+    _w("engine", "_authorize", "asyncgen", "tool_call", "approval bound to intent"),
+    _w("engine", "_execute_sync", "plain", "tool_call", "outcome committed where the call ran"),
+    _w("engine", "_record_result", "plain", "tool_call result status", "the exact text is kept"),
+    _w("engine", "_audit", "plain", "tool_call", "correlation ids on the host's audit rows"),
+    _w("registry", "execute", "plain", "name arguments", "dispatch after every check"),
+    _w("permissions", "evaluate", "plain", "tool_name arguments metadata", "the repeat guard"),
+    _w("manager", "__init__", "plain", "data_dir provider", "ledger beside the host's stores"),
+    _w("manager", "get_engine", "plain", "session_id approver extra_tools", "an engine's session"),
+    _w("manager", "_build_task_engine", "plain", "task session_id", "a run's session"),
+    _w("manager", "resolve_inbox", "coroutine", "item_id resolution", "decisions resume"),
+    _w("manager", "_durable_resume", "coroutine", "item", "one resume at a time"),
+    _w("manager", "mark_idle", "plain", "session_id", "triage when a turn ends"),
+    _w("manager", "delete_session", "plain", "session_id", "tombstones"),
+    _w("manager", "start_gateway", "coroutine", "", "the start-up sweep comes first"),
+    _w("manager", "aclose", "coroutine", "", "the ledger is closed with the host"),
+    _c("manager", "save", "plain", "session_id engine", "checkpoints"),
+    _c("manager", "try_mark_running", "plain", "session_id", "claiming a session"),
+    _c("manager", "is_running", "plain", "session_id", "claiming a session"),
+    _c("manager", "inbox_approver", "plain", "session_id agent", "asking although granted"),
+    _c("manager", "prepare_mcp_tools", "coroutine", "session_id agent", "tools before a resume"),
+    _c("manager", "broadcast_session", "coroutine", "session_id message", "live views"),
+    _w("inbox", "add", "plain", "session_id kind title data tool_call_id", "prompts name intents"),
+    _w("inbox", "resolve", "plain", "item_id resolution", "what counts as a decision"),
+    _w("inbox", "pending", "plain", "session_id", "answers meant for another card"),
+    _w("inbox", "_save", "plain", "", "written in one step"),
+    _w("inbox", "_load", "plain", "", "a torn file does not stop the start"),
+    _c("inbox", "for_tool_call", "plain", "session_id tool_call_id", "finding prompts"),
+    _c("inbox", "get", "plain", "item_id", "finding items"),
+    _c("inbox", "list", "plain", "session_id state", "finding items"),
+    _w("audit", "__init__", "plain", "db_path", "audit columns"),
+    _w("audit", "append", "plain", "event", "correlation ids on the host's audit rows"),
+    _w("conversations", "save", "plain", "record", "knowing what is on disk"),
+    _c("conversations", "load", "plain", "session_id", "reading a thread"),
+    _c("conversations", "_file", "plain", "sid", "repairing a thread"),
+    _c("conversations", "_read_jsonl", "plain", "sid", "reading a thread"),
+)
+"""The list. `openworker-durable doctor` prints it with what was found."""
+
+
+@dataclass
+class Finding:
+    """What was found of one seam; `problem` is empty when it fits."""
+
+    seam: Seam
+    problem: str = ""
+
+
+@dataclass
+class SeamReport:
+    """All findings for one host."""
+
+    host: str
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def fits(self) -> bool:
+        """Say whether every seam is there in the expected shape."""
+        return not self.problems
+
+    @property
+    def problems(self) -> list[str]:
+        """Return one line for each seam that does not fit."""
+        return [f"{f.seam.name}: {f.problem}" for f in self.findings if f.problem]
+
+    def require(self) -> None:
+        """Raise when a seam does not fit.
+
+        Raises:
+            SeamsDoNotFit: naming each, and the remedy.
+        """
+        if not self.fits:
+            raise SeamsDoNotFit(
+                f"{self.host} does not have the shape this version of openworker-durable attaches "
+                f"to, so nothing was attached: {'; '.join(self.problems)}. Upgrade the package, "
+                "or start the host without it; protected tools are not protected then."
+            )
+
+
+def _kind(method: Callable[..., Any]) -> str:
+    if inspect.isasyncgenfunction(method):
+        return "asyncgen"
+    return "coroutine" if inspect.iscoroutinefunction(method) else "plain"
+
+
+def _problem(cls: Any, seam: Seam) -> str:
+    method = getattr(cls, seam.method, None)
+    if method is None or not callable(method):
+        return "not found"
+    if _kind(method) != seam.kind:
+        return f"is {_kind(method)}, expected {seam.kind}"
+    params = inspect.signature(method).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in params.values()):
+        return ""
+    missing = [p for p in seam.params if p not in params]
+    return f"lacks {', '.join(missing)}" if missing else ""
+
+
+def check(names: HostNames) -> SeamReport:
+    """Look at every seam of a host; touches nothing."""
+    report = SeamReport(names.host)
+    for seam in SEAMS:
+        try:
+            cls = names.load(seam.owner)
+        except (ImportError, AttributeError) as exc:
+            report.findings.append(Finding(seam, f"class not found ({exc})"))
+            continue
+        report.findings.append(Finding(seam, _problem(cls, seam)))
+    return report

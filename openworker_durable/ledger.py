@@ -1,0 +1,172 @@
+"""The ledger: verbs in, records out. It knows tables and moves, and nothing of any host.
+
+`run` commits one verb and returns its result (from any thread, blocking); `ask` is the same
+for the event loop and survives cancellation of whoever awaits it: the move is written, and
+its result can be read again (trap 7). `defer` rides on the next commit. Reads never wait for
+the writer. What was committed is on disk when these return (WAL, synchronous FULL).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import aiosqlite
+
+from ._db import BUSY_SECONDS, Writer, open_reader, translate
+from .errors import LedgerNotFound
+from .failpoints import Failpoint, no_failpoint
+from .rows import Query
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Verb = Callable[Concatenate[sqlite3.Connection, P], T]
+
+DATABASE = "coworker.db"
+"""The host's own file; a move and its audit row commit together in it."""
+
+
+class Ledger:
+    """One process's door to the record in a state folder.
+
+    Args:
+        path: the database file, normally `<state folder>/coworker.db`; made when missing.
+        failpoint: see `failpoints`; only tests pass one.
+    """
+
+    def __init__(self, path: Path | str, *, failpoint: Failpoint = no_failpoint) -> None:
+        self.path = Path(path)
+        self._writer = Writer(self.path, failpoint)
+        self._local = threading.local()
+        self._readers: list[sqlite3.Connection] = []
+        self._lock = threading.Lock()
+
+    @property
+    def commits(self) -> int:
+        """Return how many transactions this ledger has committed."""
+        return self._writer.commits
+
+    # -- writing
+    def submit(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Ask for a verb without waiting; the future ends after its commit."""
+        return self._writer.submit(_name(verb), lambda conn: verb(conn, *args, **kwargs))
+
+    def run(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Commit a verb and return its result; blocks the calling thread.
+
+        Raises:
+            Refused: the row was not in the state the verb needs; nothing changed.
+            LedgerUnavailable: nothing was committed.
+        """
+        return self.submit(verb, *args, **kwargs).result()
+
+    async def ask(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Commit a verb without blocking the event loop; raises as `run` does.
+
+        When the awaiting task is cancelled the move is committed all the same.
+        """
+        future = self.submit(verb, *args, **kwargs)
+        return await asyncio.shield(asyncio.wrap_future(future))
+
+    def defer(self, verb: Verb[P, Any], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Let a verb ride on the next commit; a crash before that loses it, which must be safe."""
+        self._writer.defer(_name(verb), lambda conn: verb(conn, *args, **kwargs))
+
+    # -- reading
+    def fetch(self, query: Query[T]) -> list[T]:
+        """Return all rows of a query; usable from any thread, never waits for a writer.
+
+        Raises:
+            LedgerNotFound: no record in the file yet.
+            LedgerUnavailable, LedgerCorrupt, LedgerTooNew.
+        """
+        try:
+            found = self._reader().execute(query.sql, dict(query.params)).fetchall()
+        except sqlite3.Error as exc:
+            self._drop_reader()
+            raise translate(exc, self.path) from exc
+        return [query.read(row) for row in found]
+
+    def first(self, query: Query[T]) -> T | None:
+        """Return the first row of a query, or None; also None when nothing was recorded yet."""
+        try:
+            found = self.fetch(query)
+        except LedgerNotFound:
+            return None
+        return found[0] if found else None
+
+    def known(self, query: Query[T]) -> list[T]:
+        """Return all rows, none when nothing was recorded yet."""
+        try:
+            return self.fetch(query)
+        except LedgerNotFound:
+            return []
+
+    @contextlib.asynccontextmanager
+    async def watching(self) -> Any:
+        """Yield an asynchronous reader, for code that polls the ledger on the event loop."""
+        open_reader(self.path).close()
+        uri = f"{self.path.absolute().as_uri()}?mode=ro"
+        async with aiosqlite.connect(uri, uri=True, timeout=BUSY_SECONDS) as db:
+            db.row_factory = sqlite3.Row
+            yield Watch(db, self.path)
+
+    def close(self) -> None:
+        """Write what was deferred and close every connection; the ledger is unusable then."""
+        self._writer.close()
+        with self._lock:
+            readers, self._readers = self._readers, []
+        for conn in readers:
+            with contextlib.suppress(sqlite3.Error):
+                conn.close()
+        self._local = threading.local()
+
+    def _reader(self) -> sqlite3.Connection:
+        conn: sqlite3.Connection | None = getattr(self._local, "conn", None)
+        if conn is None:
+            conn = open_reader(self.path)
+            self._local.conn = conn
+            with self._lock:
+                self._readers.append(conn)
+        return conn
+
+    def _drop_reader(self) -> None:
+        conn = getattr(self._local, "conn", None)
+        self._local.conn = None
+        if conn is not None:
+            with self._lock, contextlib.suppress(ValueError):
+                self._readers.remove(conn)
+            with contextlib.suppress(sqlite3.Error):
+                conn.close()
+
+
+class Watch:
+    """An asynchronous reader: sees cheaply whether anything changed, and runs queries."""
+
+    def __init__(self, db: aiosqlite.Connection, path: Path) -> None:
+        self._db = db
+        self._path = path
+        self._seen: int | None = None
+
+    async def changed(self) -> bool:
+        """Say whether any other connection committed since the last call (true at first)."""
+        async with self._db.execute("PRAGMA data_version") as cursor:
+            row = await cursor.fetchone()
+        version = int(row[0]) if row else 0
+        before, self._seen = self._seen, version
+        return before != version
+
+    async def fetch(self, query: Query[T]) -> list[T]:
+        """Return all rows of a query."""
+        async with self._db.execute(query.sql, dict(query.params)) as cursor:
+            return [query.read(row) for row in await cursor.fetchall()]
+
+
+def _name(verb: Callable[..., Any]) -> str:
+    return getattr(verb, "__name__", "verb")

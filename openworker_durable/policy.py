@@ -1,0 +1,160 @@
+"""Which tools are protected, which reach beyond this machine, and what their policy is.
+
+Protected is decided by what a tool is, never by whether a prompt exists (design, section 4).
+The policy is a field on the tool's spec, owned by OpenWorker: never inferred from a category,
+`manual` when nothing is declared. One table in code; `openworker-durable doctor` prints it.
+Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from .errors import PolicyError
+from .identity import schema_digest
+from .models import ToolIdentity
+
+
+class PolicyKind(str, Enum):
+    """What may settle an unknown attempt without a person. This version: nothing."""
+
+    MANUAL = "manual"
+
+
+@dataclass(frozen=True)
+class RecoveryPolicy:
+    """The recovery policy of one tool.
+
+    Args:
+        kind: `manual`: a person decides.
+    """
+
+    kind: PolicyKind = PolicyKind.MANUAL
+
+
+MANUAL = RecoveryPolicy()
+
+POLICY_FIELD = "recovery_policy"
+"""The attribute of a tool's spec (or of its function) that carries a `RecoveryPolicy`."""
+
+WRITE_TOOLS = frozenset({"write_file", "replace_in_file", "apply_patch", "apply_unified_diff"})
+SHELL_TOOLS = frozenset({"run_shell"})
+
+LASTING_EFFECTS: dict[str, str] = {
+    "remember": "writes the person's memory",
+    "forget": "deletes from the person's memory",
+    "update_memory": "writes the person's memory",
+    "create_scheduled_task": "makes an automation",
+    "update_scheduled_task": "changes an automation",
+    "delete_scheduled_task": "deletes an automation",
+    "schedule_wake": "makes the session act later",
+    "schedule_task": "makes an automation",
+    "post_chat": "posts to a team's chat",
+    "steer_worker": "makes another session act",
+    "board_create": "changes the team's board",
+    "board_update": "changes the team's board",
+    "board_transition": "changes the team's board",
+    "board_assign": "changes the team's board",
+    "board_comment": "writes to the team's board",
+    "journal_append": "writes the team's journal",
+    "send_message": "sends a message",
+    "subscribe_channel": "makes the session act on messages",
+    "unsubscribe_channel": "changes what the session acts on",
+}
+"""Host tools with lasting effects that their metadata calls harmless."""
+
+LOCAL_TOOLS = WRITE_TOOLS | frozenset({"remember", "forget", "update_memory"})
+"""Protected tools that only touch this machine."""
+
+
+@dataclass(frozen=True)
+class Protection:
+    """Whether a tool's calls are recorded, and why.
+
+    Args:
+        protected: True when each call gets a row before it starts.
+        external: True when the tool may reach beyond this machine.
+        why: one short phrase, shown by `doctor`.
+    """
+
+    protected: bool
+    external: bool
+    why: str
+
+
+def _declared_external(func: Any, default: bool) -> bool:
+    declared = getattr(func, "__durable_local__", None)
+    return default if declared is None else not declared
+
+
+def protection(
+    name: str, metadata: Any = None, func: Any = None, *, risk: str = "", read_only: bool = False
+) -> Protection:
+    """Say whether calls of a tool are recorded.
+
+    Args:
+        name: the tool's name.
+        metadata: the host's tool metadata (`requires_approval`, `category`), or None.
+        func: the tool's function; `__durable_local__ = True` on it says that it only touches
+            this machine.
+        risk: the host's risk class for the tool, for example `read` or `external`.
+        read_only: True when the person listed this MCP tool as read-only.
+    """
+    external = _declared_external(func, name not in LOCAL_TOOLS)
+    if name in WRITE_TOOLS:
+        return Protection(True, external, "writes files")
+    if name in SHELL_TOOLS:
+        return Protection(True, external, "runs commands")
+    if name in LASTING_EFFECTS:
+        return Protection(True, external, LASTING_EFFECTS[name])
+    if bool(getattr(metadata, "requires_approval", False)):
+        return Protection(True, external, "needs approval")
+    if risk and risk != "read":
+        return Protection(True, external, f"risk class {risk}")
+    if is_mcp(name, metadata) and not read_only:
+        return Protection(True, True, "an MCP tool not listed as read-only")
+    if getattr(metadata, "risk_level", "") in {"high", "medium"}:
+        return Protection(True, external, f"risk level {metadata.risk_level}")
+    return Protection(False, external, "read-only")
+
+
+def is_mcp(name: str, metadata: Any = None) -> bool:
+    """Say whether a tool comes from an MCP server."""
+    return name.startswith("mcp__") or getattr(metadata, "category", "") == "mcp"
+
+
+def tool_identity(spec: Any) -> ToolIdentity:
+    """Return the identity of a tool as the engine has it now.
+
+    Args:
+        spec: the host's tool spec: `name`, `schema`, `func`, `metadata`.
+    """
+    name = str(spec.name)
+    source = "host"
+    if is_mcp(name, getattr(spec, "metadata", None)):
+        parts = name.split("__")
+        source = "mcp:" + (parts[1] if len(parts) > 2 else "?")
+    version = str(getattr(spec.func, "__durable_version__", "") or "")
+    digest = schema_digest(getattr(spec, "schema", None))
+    return ToolIdentity(source=source, name=name, version=version, schema_digest=digest)
+
+
+def policy_of(spec: Any) -> RecoveryPolicy:
+    """Return the recovery policy a tool's spec declares, `manual` when it declares none.
+
+    Raises:
+        PolicyError: the field holds something this version does not know.
+    """
+    declared = getattr(spec, POLICY_FIELD, None)
+    if declared is None:
+        declared = getattr(getattr(spec, "func", None), POLICY_FIELD, None)
+    if declared is None:
+        return MANUAL
+    if not isinstance(declared, RecoveryPolicy):
+        raise PolicyError(
+            f"tool {spec.name}: {POLICY_FIELD} must be a RecoveryPolicy, "
+            f"found {type(declared).__name__}; remove it or declare one this version knows"
+        )
+    return declared

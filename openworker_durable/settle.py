@@ -1,0 +1,357 @@
+"""Applying the recovery table to one session: look, take one step, look again.
+
+`Settler.triage` repairs the thread and raises items; it runs no tool and calls no model. The
+session must be held by this process. Every write is one atomic step and every question is
+asked afresh after it, so running it twice, or being killed anywhere inside, changes nothing
+about the end (C23).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+
+from . import rows, texts, thread, verbs
+from .clock import Clock, IdFactory, fresh_id, now
+from .errors import DurableError
+from .facts import Case, View, look
+from .failpoints import Failpoint, no_failpoint
+from .guard import Guard
+from .models import Execution, Intent, ToolIdentity
+from .owner import Owner
+from .port import SessionPort
+from .recovery import Action, Answer, Step, Trigger, decide, goes_on
+from .review import draft
+from .snapshot import Snapshot
+from .states import Decision, Reason, State
+from .thread import Message
+
+log = logging.getLogger("openworker_durable")
+
+STEPS = 2000
+"""Most writes one triage makes; more means that a step does not change its own question."""
+
+_ANSWERING = frozenset(
+    {
+        Action.ANSWER_PROVISIONAL,
+        Action.ANSWER_CHANGED,
+        Action.ANSWER_NOT_STARTED,
+        Action.REBUILD,
+    }
+)
+_RESTING = frozenset(
+    {
+        Action.NOTHING, Action.JOIN, Action.LEAVE_ALONE, Action.HALT, Action.PROCEED, Action.RETRY,
+    }
+)  # fmt: skip
+
+
+@dataclass
+class Report:
+    """What triage did and found.
+
+    Args:
+        rules: numbers of the rules that wrote something, in order.
+        rebuilt, raised, provisional: how many results, items and provisional texts it wrote.
+        halted: some call of the trailing reply is unknown and undecided.
+        held_elsewhere: a call runs in another live process.
+        retries: attempts decided `retry` whose next attempt is due.
+        proceed: calls that may start now.
+        goes_on: everything is answered and the model is to be called (rule 14).
+        follow_up_unseen: the thread ends in a follow-up the model has not seen.
+    """
+
+    rules: list[int] = field(default_factory=list)
+    rebuilt: int = 0
+    raised: int = 0
+    provisional: int = 0
+    halted: bool = False
+    held_elsewhere: bool = False
+    retries: list[Execution] = field(default_factory=list)
+    proceed: list[str] = field(default_factory=list)
+    goes_on: bool = False
+    follow_up_unseen: bool = False
+
+
+class Settler:
+    """Recovery for the sessions of one state folder.
+
+    Args:
+        guard: this process's guard, with its ledger.
+        owner: this process's life, to tell who else is alive.
+        clock, fresh, failpoint: see those modules.
+    """
+
+    def __init__(
+        self, guard: Guard, owner: Owner, *, clock: Clock = now, fresh: IdFactory = fresh_id,
+        failpoint: Failpoint = no_failpoint,
+    ) -> None:  # fmt: skip
+        self.guard = guard
+        self.ledger = guard.ledger
+        self.owner = owner
+        self.clock = clock
+        self.fresh = fresh
+        self._hit = failpoint
+
+    async def triage(self, port: SessionPort, trigger: Trigger) -> Report:
+        """Bring one session to where the table leaves it for this trigger.
+
+        Raises:
+            LedgerError: the ledger cannot be read or written; nothing was lost, ask again.
+        """
+        report = Report()
+        view = self._look(port)
+        for _ in range(STEPS):
+            wrote = await self._one_step(port, view, trigger, report)
+            if not wrote:
+                break
+            view = self._look(port)
+        else:
+            raise DurableError(f"session {port.session_id}: recovery does not come to rest")
+        self.acknowledge(port, view)
+        self._conclude(port, view, trigger, report)
+        return report
+
+    def _look(self, port: SessionPort) -> View:
+        return look(port, self.ledger, self.guard, self.owner)
+
+    async def _one_step(
+        self, port: SessionPort, view: View, trigger: Trigger, report: Report
+    ) -> bool:
+        """Take the first step that writes, or answer what is unanswered; false at rest."""
+        steps = [(case, decide(case.facts, trigger)) for case in view.cases]
+        for case, step in steps:
+            if step.action is Action.JOIN:
+                await self._join(case)
+                return True
+            if step.action in _RESTING or step.action in _ANSWERING:
+                continue
+            if step.action is Action.FOLLOW_UP and not view.all_answered:
+                continue
+            await self._apply(port, view, case, step, report)
+            report.rules.append(step.rule)
+            return True
+        if self._answer(port, view, steps, trigger, report):
+            return True
+        stale = [c for c in view.cases if c.row is not None and self._close_stale(port, c)]
+        return bool(stale)
+
+    # -- single steps
+    async def _apply(
+        self, port: SessionPort, view: View, case: Case, step: Step, report: Report
+    ) -> None:
+        row, at = case.row, self.clock()
+        if step.action is Action.LOSE and row:
+            reason = Reason.OWNER_DIED
+            if row.owner == self.guard.owner:
+                reason = Reason.EVIDENCE_LOST
+            await self.ledger.ask(verbs.lose, row.execution_id, row.attempt, row.owner, reason, at)
+        elif step.action is Action.COMMIT_EVIDENCE and row:
+            outcome = self.guard.kept(row.execution_id, row.attempt)
+            if outcome:
+                await self.ledger.ask(
+                    verbs.finish, row.execution_id, row.attempt, row.owner, outcome, at
+                )
+        elif step.action is Action.SETTLE_FROM_THREAD and row:
+            await self._settle_from_thread(view, case, row)
+        elif step.action in (Action.VOUCH_CHANGED, Action.VOUCH_LEGACY):
+            await self._vouch(port, case, step)
+        elif step.action is Action.ASK_PERSON and row:
+            self._hit("item.before")
+            port.raise_item(draft(row), row.execution_id, row.attempt)
+            self._hit("item.after")
+            report.raised += 1
+        elif step.action is Action.VOID_PROMPT and case.ref:
+            port.void_prompt(case.ref.call_id, "the call was answered another way")
+            self._note(port, case, "approval_void")
+        elif step.action is Action.ASK_AGAIN and case.ref:
+            port.ask_again(case.ref.call_id)
+            self._note(port, case, "asked_again")
+        elif step.action is Action.ADMIT and case.ref and view.reply:
+            port.admit_prompt(case.ref.call_id, case.intent_digest)
+            await self.ledger.ask(
+                verbs.cover, port.session_id, self.fresh(), view.reply_digest,
+                view.reply.ordinal, at,
+            )  # fmt: skip
+        elif step.action is Action.FOLLOW_UP:
+            self._follow_up(port, view, case)
+
+    async def _join(self, case: Case) -> None:
+        """Wait for a call that still runs in this process; its result is then on record."""
+        row = case.row
+        future = self.guard.running(row.execution_id, row.attempt) if row else None
+        if future is not None:
+            await asyncio.shield(asyncio.wrap_future(future))
+
+    async def _settle_from_thread(self, view: View, case: Case, row: Execution) -> None:
+        assert case.ref is not None
+        assert case.reply is not None
+        message = view.messages[case.reply.answers[case.ref.call_id]]
+        shot = Snapshot(text=str(message.get("content") or ""))
+        state = State.FAILED if thread.mark_of(message).get("failed") else State.SUCCEEDED
+        await self.ledger.ask(
+            verbs.found_in_thread, row.execution_id, row.attempt, row.owner, state, shot.text,
+            shot.digest, self.clock(),
+        )  # fmt: skip
+
+    async def _vouch(self, port: SessionPort, case: Case, step: Step) -> None:
+        assert case.ref is not None
+        changed = step.action is Action.VOUCH_CHANGED
+        coverage = await self.ledger.ask(verbs.open_session, port.session_id, self.fresh())
+        tool: ToolIdentity = port.tool(case.ref.name)
+        intent = Intent(
+            session_id=port.session_id, incarnation=coverage.incarnation,
+            tool_call_id=case.ref.call_id,
+            execution_id=case.id_in(coverage.incarnation), tool=tool,
+            intent_digest=case.intent_digest or "torn", preview=case.preview,
+        )  # fmt: skip
+        if changed:
+            port.void_prompt(case.ref.call_id, "the call was changed after it was asked about")
+        await self.ledger.ask(
+            verbs.vouch, intent, Reason.CHANGED if changed else Reason.LEGACY, case.difference,
+            self.owner.name, self.clock(),
+        )  # fmt: skip
+
+    def _note(self, port: SessionPort, case: Case, stage: str) -> None:
+        assert case.ref is not None
+        self.ledger.defer(
+            verbs.note, port.session_id, case.ref.name, stage, "void", "nothing has run",
+            case.ref.call_id,
+        )  # fmt: skip
+
+    def _close_stale(self, port: SessionPort, case: Case) -> bool:
+        """Close items about attempts that are settled or superseded."""
+        row = case.row
+        assert row is not None
+        keep = row.attempt if row.undecided or row.newer else 0
+        return port.close_items(row.execution_id, keep) > 0
+
+    # -- the thread
+    def _answer(
+        self, port: SessionPort, view: View, steps: list[tuple[Case, Step]], trigger: Trigger,
+        report: Report,
+    ) -> bool:  # fmt: skip
+        """Answer, in one rewrite, every unanswered call of one reply that is to be answered."""
+        first = next((c for c, s in steps if s.action in _ANSWERING), None)
+        reply = first.reply if first else view.reply
+        if reply is None:
+            return False
+        answers: dict[str, Message] = {}
+        numbers = []
+        for case, step in steps:
+            if step.action in _ANSWERING and case.reply and case.reply.index == reply.index:
+                assert case.ref is not None
+                answers[case.ref.call_id] = self._answer_text(case, step, report)
+                numbers.append(step.rule)
+        if trigger is Trigger.MESSAGE and reply.trailing:
+            for ref in view.unprotected_unanswered:
+                port.void_prompt(ref.call_id, "a new message came first")
+                answers[ref.call_id] = thread.tool_message(
+                    ref.call_id, texts.interrupted(ref.name), thread.INTERRUPTED, self.clock()
+                )
+        if not answers:
+            return False
+        ordered = [answers[ref.call_id] for ref in reply.calls if ref.call_id in answers]
+        messages, at = thread.with_answers(view.messages, reply, ordered)
+        self._hit("repair.before")
+        port.rewrite(messages, at, len(ordered))
+        self._hit("repair.after")
+        report.rules += numbers
+        return True
+
+    def _answer_text(self, case: Case, step: Step, report: Report) -> Message:
+        assert case.ref is not None
+        call_id, name, at = case.ref.call_id, case.ref.name, self.clock()
+        execution_id = case.row.execution_id if case.row else ""
+        attempt = case.row.attempt if case.row else 0
+        if step.action is Action.REBUILD and case.row:
+            shot = self.ledger.first(rows.stored_snapshot(execution_id, attempt))
+            if shot is not None:
+                report.rebuilt += 1
+                message = thread.result_message(call_id, shot, at, execution_id, attempt)
+                if case.row.state == State.FAILED:
+                    message["source"][thread.MARK]["failed"] = True
+                return message
+        if step.action is Action.ANSWER_NOT_STARTED:
+            text, kind = texts.not_started(name), thread.NOT_STARTED
+        elif step.action is Action.ANSWER_CHANGED:
+            text, kind = texts.changed(name), thread.CHANGED
+        elif case.row and case.row.state == State.DISPATCHED:
+            text, kind = texts.still_running(name), thread.PROVISIONAL
+        elif case.row and case.row.reason == Reason.CHANGED.value:
+            text, kind = texts.changed(name), thread.PROVISIONAL
+        else:
+            report.provisional += 1
+            text, kind = texts.provisional(name), thread.PROVISIONAL
+        return thread.tool_message(
+            call_id, text, kind, at, execution_id=execution_id, attempt=attempt
+        )
+
+    def _follow_up(self, port: SessionPort, view: View, case: Case) -> None:
+        due = case.follow_ups[0]
+        outcome = due.outcome
+        shot = None
+        if outcome is not None and outcome.decision is None:
+            shot = self.ledger.first(rows.stored_snapshot(outcome.execution_id, outcome.attempt))
+        carries = outcome.attempt if outcome and outcome.state in (
+            State.SUCCEEDED, State.FAILED) else 0  # fmt: skip
+        message = thread.follow_up_message(
+            texts.follow_up(due.row, due.kind, outcome, shot),
+            texts.follow_up_card(due.row, due.kind, outcome),
+            self.clock(), due.row.execution_id, due.row.attempt, due.kind, carries,
+        )  # fmt: skip
+        self._hit("followup.before")
+        port.append(message)
+        self._hit("followup.after")
+
+    # -- the end
+    def acknowledge(self, port: SessionPort, view: View | None = None) -> None:
+        """Note, on the next commit, which open rows the saved thread carries by now."""
+        view = view or self._look(port)
+        saved = port.saved()
+        keys, carried = thread.follow_up_keys(saved), thread.carried_outcomes(saved)
+        gone = not port.exists()
+        for row in view.open_rows:
+            foreign = gone or row.incarnation != view.incarnation
+            if _carried(row, keys, carried, foreign):
+                self.ledger.defer(verbs.acknowledge, row.execution_id, row.attempt, self.clock())
+
+    def _conclude(self, port: SessionPort, view: View, trigger: Trigger, report: Report) -> None:
+        for case in view.cases:
+            step = decide(case.facts, trigger)
+            if step.action is Action.LEAVE_ALONE:
+                report.held_elsewhere = True
+            elif step.action is Action.HALT and case.in_trailing and not case.facts.user_line:
+                report.halted = True
+            elif step.action is Action.PROCEED and case.ref:
+                report.proceed.append(case.ref.call_id)
+            if (
+                case.row
+                and case.row.decision is Decision.RETRY
+                and not case.row.superseded
+                and not case.facts.changed
+                and case.facts.answer is not Answer.ABSENT
+            ):
+                report.retries.append(case.row)
+        called = thread.model_called_since(view.messages)
+        report.goes_on = goes_on(
+            answered=view.all_answered,
+            nothing_open=not (report.halted or report.held_elsewhere),
+            model_called=called,
+        )
+        report.follow_up_unseen = not called and thread.ends_in_follow_up(view.messages)
+
+
+def _carried(
+    row: Execution, keys: set[tuple[str, int, str]], carried: set[tuple[str, int]], foreign: bool
+) -> bool:
+    if row.state == State.DISPATCHED or row.undecided:
+        return False
+    if foreign:
+        return True
+    if row.decision is not None:
+        if row.decision is Decision.RETRY and not row.superseded:
+            return False
+        return (row.execution_id, row.attempt, row.decision.value) in keys
+    return row.key in carried

@@ -1,0 +1,427 @@
+"""One verb per move, each the body of one transaction; the only place that writes rows.
+
+A verb takes a connection inside a transaction and either makes its whole move, with its
+audit row, or raises a `Refused` that says what was found. Callers pass verbs to
+`Ledger.run` or `Ledger.ask`; nothing else calls them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+from .errors import AlreadyDecided, AlreadyRecorded, ApprovalSpent, NotOwner, Refused
+from .models import Authority, Coverage, Execution, Intent, Outcome
+from .rows import coverage_of, execution_of
+from .sql import QUERIES
+from .states import (
+    FINAL_DECISIONS,
+    PROTOCOL_VERSION,
+    AuthorityKind,
+    Decision,
+    Reason,
+    State,
+    state_after,
+)
+
+
+def _one(conn: sqlite3.Connection, name: str, **params: Any) -> sqlite3.Row | None:
+    row: sqlite3.Row | None = conn.execute(QUERIES[name], params).fetchone()
+    return row
+
+
+def _row(conn: sqlite3.Connection, execution_id: str, attempt: int) -> Execution | None:
+    row = _one(conn, "row", execution_id=execution_id, attempt=attempt)
+    return execution_of(row) if row else None
+
+
+def _latest(conn: sqlite3.Connection, execution_id: str) -> Execution | None:
+    row = _one(conn, "latest", execution_id=execution_id)
+    return execution_of(row) if row else None
+
+
+def _found(row: Execution | None) -> str:
+    if row is None:
+        return "no row"
+    state = row.state.value if isinstance(row.state, State) else row.state
+    return f"{state}, decided {row.decision.value}" if row.decision else state
+
+
+def audit(
+    conn: sqlite3.Connection,
+    *,
+    session_id: str,
+    tool: str,
+    stage: str,
+    status: str,
+    reason: str = "",
+    tool_call_id: str = "",
+    execution_id: str = "",
+    attempt: int | None = None,
+    decision: str | None = None,
+) -> None:
+    """Add one audit row; it commits with the move beside it (G10)."""
+    conn.execute(
+        QUERIES["audit"],
+        {
+            "session_id": session_id, "tool": tool, "stage": stage, "status": status,
+            "reason": reason[:500], "tool_call_id": tool_call_id, "execution_id": execution_id,
+            "attempt": attempt, "decision": decision,
+        },
+    )  # fmt: skip
+
+
+def _audit_row(
+    conn: sqlite3.Connection, row: Execution, stage: str, status: str, reason: str = "",
+    decision: str | None = None,
+) -> None:  # fmt: skip
+    audit(
+        conn, session_id=row.session_id, tool=row.tool_name, stage=stage, status=status,
+        reason=reason, tool_call_id=row.tool_call_id, execution_id=row.execution_id,
+        attempt=row.attempt, decision=decision,
+    )  # fmt: skip
+
+
+def _insert(
+    conn: sqlite3.Connection, intent: Intent, attempt: int, state: State, reason: Reason,
+    owner: str, at: float, authority: Authority | None,
+) -> None:  # fmt: skip
+    conn.execute(
+        QUERIES["insert_execution"],
+        {
+            "execution_id": intent.execution_id, "attempt": attempt,
+            "session_id": intent.session_id, "incarnation": intent.incarnation,
+            "tool_call_id": intent.tool_call_id, "tool_source": intent.tool.source,
+            "tool_name": intent.tool.name, "tool_version": intent.tool.version,
+            "schema_digest": intent.tool.schema_digest, "intent_digest": intent.intent_digest,
+            "preview": intent.preview, "policy": intent.policy,
+            "authority_kind": authority.kind.value if authority else None,
+            "authority_ref": authority.ref if authority else "",
+            "occurrence": intent.occurrence, "linked": intent.linked, "owner": owner,
+            "protocol_version": PROTOCOL_VERSION, "state": state.value, "reason": reason.value,
+            "at": at, "ended_at": None if state is State.DISPATCHED else at,
+        },
+    )  # fmt: skip
+
+
+def dispatch(
+    conn: sqlite3.Connection, intent: Intent, authority: Authority, owner: str, at: float
+) -> int:
+    """Record that the first attempt may start now; consumes an approval item (G1, G5).
+
+    Returns:
+        the attempt's number, 1.
+
+    Raises:
+        AlreadyRecorded: the execution has a row; its caller must do no I/O.
+        ApprovalSpent: the approval item already started another attempt.
+    """
+    there = _latest(conn, intent.execution_id)
+    if there is not None:
+        raise AlreadyRecorded(intent.execution_id, there.attempt, _found(there), "no row")
+    try:
+        _insert(conn, intent, 1, State.DISPATCHED, Reason.STARTED, owner, at, authority)
+    except sqlite3.IntegrityError as exc:
+        raise ApprovalSpent(
+            intent.execution_id, 1, f"approval {authority.ref} already used", "an unused approval"
+        ) from exc
+    audit(
+        conn, session_id=intent.session_id, tool=intent.tool.name, stage="dispatched",
+        status=State.DISPATCHED.value, reason=f"allowed by {authority.kind.value}"
+        + (f"; repeats {intent.linked}, asked" if intent.linked else ""),
+        tool_call_id=intent.tool_call_id, execution_id=intent.execution_id, attempt=1,
+    )  # fmt: skip
+    return 1
+
+
+def retry(conn: sqlite3.Connection, intent: Intent, owner: str, at: float) -> int:
+    """Record the next attempt of an execution decided `retry`; supersedes the unknown one.
+
+    Returns:
+        the new attempt's number.
+
+    Raises:
+        AlreadyRecorded: a later attempt exists.
+        Refused: the latest attempt is not unknown and decided `retry`.
+    """
+    there = _latest(conn, intent.execution_id)
+    if there is None or there.decision is not Decision.RETRY:
+        raise Refused(
+            intent.execution_id, there.attempt if there else 1, _found(there), "decided retry"
+        )
+    if there.intent_digest != intent.intent_digest:
+        raise Refused(intent.execution_id, there.attempt, "another intent", "the same intent")
+    done = conn.execute(
+        QUERIES["supersede"], {"execution_id": there.execution_id, "attempt": there.attempt}
+    )
+    if done.rowcount != 1:
+        raise AlreadyRecorded(there.execution_id, there.attempt, _found(there), "not superseded")
+    attempt = there.attempt + 1
+    authority = Authority(
+        kind=AuthorityKind.DECISION, ref=f"{there.execution_id}:{there.attempt}:retry"
+    )
+    _insert(conn, intent, attempt, State.DISPATCHED, Reason.STARTED, owner, at, authority)
+    audit(
+        conn, session_id=intent.session_id, tool=intent.tool.name, stage="dispatched",
+        status=State.DISPATCHED.value, reason="allowed by decision",
+        tool_call_id=intent.tool_call_id, execution_id=intent.execution_id, attempt=attempt,
+        decision=Decision.RETRY.value,
+    )  # fmt: skip
+    return attempt
+
+
+def vouch(
+    conn: sqlite3.Connection, intent: Intent, reason: Reason, detail: str, owner: str, at: float
+) -> Execution:
+    """Record a call that recovery cannot vouch for as unknown; never called in a live turn.
+
+    Returns:
+        the row, the one already there when recovery runs twice.
+    """
+    there = _latest(conn, intent.execution_id)
+    if there is None:
+        _insert(conn, intent, 1, State.UNKNOWN, reason, owner, at, None)
+        row = _row(conn, intent.execution_id, 1)
+        assert row is not None
+        _audit_row(conn, row, "recovery", State.UNKNOWN.value, detail or reason.value)
+        return row
+    return there
+
+
+def finish(
+    conn: sqlite3.Connection, execution_id: str, attempt: int, owner: str, outcome: Outcome,
+    at: float,
+) -> State:  # fmt: skip
+    """Record how an attempt ended; only its owner may (G9).
+
+    A row decided in the meantime keeps its decision: the outcome is appended as evidence.
+
+    Returns:
+        the state the row has now.
+
+    Raises:
+        NotOwner: another process owns the attempt.
+        Refused: there is no such attempt.
+    """
+    row = _row(conn, execution_id, attempt)
+    if row is None:
+        raise Refused(execution_id, attempt, "no row", "dispatched")
+    if row.owner != owner:
+        raise NotOwner(execution_id, attempt, "another owner", "this process")
+    shot = outcome.snapshot
+    late = row.state == State.UNKNOWN
+    done = conn.execute(
+        QUERIES["finish"],
+        {
+            "execution_id": execution_id, "attempt": attempt, "owner": owner, "at": at,
+            "state": outcome.state.value,
+            "reason": Reason.LATE.value if late else outcome.reason.value,
+            "detail": outcome.detail[:200],
+            "snapshot": shot.text.encode("utf-8", "surrogatepass") if shot else None,
+            "display": shot.display if shot else None, "digest": shot.digest if shot else None,
+            "lossy": int(bool(shot and shot.lossy)),
+        },
+    )  # fmt: skip
+    if done.rowcount == 1:
+        _audit_row(conn, row, "outcome", outcome.state.value, outcome.reason.value)
+        return outcome.state
+    add_evidence(conn, row, outcome, at)
+    return State(row.state)
+
+
+def add_evidence(conn: sqlite3.Connection, row: Execution, outcome: Outcome, at: float) -> None:
+    """Append what came too late for a row that is settled; the same evidence again is one."""
+    digest = outcome.snapshot.digest if outcome.snapshot else None
+    if row.decision is None and row.state == outcome.state:
+        return
+    done = conn.execute(
+        QUERIES["add_evidence"],
+        {
+            "execution_id": row.execution_id, "attempt": row.attempt, "at": at,
+            "state": outcome.state.value, "reason": outcome.reason.value, "digest": digest,
+            "detail": outcome.detail[:200],
+        },
+    )  # fmt: skip
+    if done.rowcount == 1:
+        conflict = "agrees with" if row.state == outcome.state else "contradicts"
+        _audit_row(conn, row, "late_evidence", outcome.state.value, f"{conflict} the record")
+
+
+def lose(
+    conn: sqlite3.Connection, execution_id: str, attempt: int, owner: str, reason: Reason,
+    at: float,
+) -> bool:  # fmt: skip
+    """Record that an attempt's owner is gone and left no outcome: the attempt is unknown.
+
+    Args:
+        owner: the owner that was found dead; the move is fenced by it.
+
+    Returns:
+        False when the row is no longer dispatched by that owner.
+    """
+    done = conn.execute(
+        QUERIES["lose"],
+        {"execution_id": execution_id, "attempt": attempt, "owner": owner,
+         "reason": reason.value, "at": at},
+    )  # fmt: skip
+    if done.rowcount != 1:
+        return False
+    row = _row(conn, execution_id, attempt)
+    assert row is not None
+    _audit_row(conn, row, "recovery", State.UNKNOWN.value, reason.value)
+    return True
+
+
+def found_in_thread(
+    conn: sqlite3.Connection, execution_id: str, attempt: int, owner: str, state: State,
+    text: str, digest: str, at: float,
+) -> bool:  # fmt: skip
+    """Settle a dispatched attempt by the result that stands in the saved thread."""
+    done = conn.execute(
+        QUERIES["found_in_thread"],
+        {"execution_id": execution_id, "attempt": attempt, "owner": owner,
+         "state": state.value, "snapshot": text.encode("utf-8", "surrogatepass"),
+         "digest": digest, "at": at},
+    )  # fmt: skip
+    if done.rowcount != 1:
+        return False
+    row = _row(conn, execution_id, attempt)
+    assert row is not None
+    _audit_row(conn, row, "recovery", state.value, "its result is in the saved thread")
+    return True
+
+
+def decide(
+    conn: sqlite3.Connection, execution_id: str, attempt: int, decision: Decision, by: str,
+    note: str, at: float,
+) -> Execution:  # fmt: skip
+    """Record a person's word on an unknown attempt; the first final one wins.
+
+    `unsure` moves nothing and is only kept in the audit.
+
+    Returns:
+        the row as it is now.
+
+    Raises:
+        AlreadyDecided: a final decision, or a known outcome, stands.
+        Refused: there is no such attempt, or it is not unknown.
+    """
+    row = _row(conn, execution_id, attempt)
+    if row is None:
+        raise Refused(execution_id, attempt, "no row", "unknown and undecided")
+    if row.newer:
+        raise Refused(execution_id, attempt, "a newer protocol's row", "one this version knows")
+    if not row.undecided or row.superseded:
+        error = Refused if row.state == State.DISPATCHED else AlreadyDecided
+        raise error(execution_id, attempt, _found(row), "unknown and undecided")
+    if decision is Decision.RETRY and row.reason == Reason.CHANGED.value:
+        raise Refused(execution_id, attempt, "a changed call", "the call that was recorded")
+    if decision in FINAL_DECISIONS:
+        conn.execute(
+            QUERIES["decide"],
+            {"execution_id": execution_id, "attempt": attempt, "decision": decision.value,
+             "by": by, "note": note[:2000], "at": at, "protocol": PROTOCOL_VERSION,
+             "state": state_after(decision).value},
+        )  # fmt: skip
+        row = _row(conn, execution_id, attempt)
+        assert row is not None
+    state = row.state.value if isinstance(row.state, State) else row.state
+    _audit_row(conn, row, "decision", state, f"by {by}" if by else "", decision.value)
+    return row
+
+
+def acknowledge(conn: sqlite3.Connection, execution_id: str, attempt: int, at: float) -> bool:
+    """Record that the saved thread carries this attempt's result or follow-up."""
+    done = conn.execute(
+        QUERIES["acknowledge"], {"execution_id": execution_id, "attempt": attempt, "at": at}
+    )
+    return done.rowcount == 1
+
+
+def open_session(conn: sqlite3.Connection, session_id: str, fresh: str) -> Coverage:
+    """Return the living incarnation of a session, begun with the nonce `fresh` if need be."""
+    row = _one(conn, "session", session_id=session_id)
+    if row is None:
+        conn.execute(
+            QUERIES["open_session"],
+            {"session_id": session_id, "incarnation": fresh, "protocol": PROTOCOL_VERSION},
+        )
+        row = _one(conn, "session", session_id=session_id)
+        assert row is not None
+    return coverage_of(row)
+
+
+def cover(
+    conn: sqlite3.Connection, session_id: str, fresh: str, digest: str, ordinal: int, at: float
+) -> Coverage:
+    """Record that this reply's calls are admitted: from now on, no row means never started.
+
+    Must be committed before the reply enters the history.
+
+    Raises:
+        Refused: a newer protocol holds the session.
+    """
+    there = open_session(conn, session_id, fresh)
+    done = conn.execute(
+        QUERIES["cover"],
+        {"session_id": session_id, "digest": digest, "ordinal": ordinal, "at": at,
+         "protocol": PROTOCOL_VERSION},
+    )  # fmt: skip
+    if done.rowcount != 1:
+        raise Refused(session_id, 0, f"protocol {there.protocol_version}", str(PROTOCOL_VERSION))
+    row = _one(conn, "session", session_id=session_id)
+    assert row is not None
+    return coverage_of(row)
+
+
+def tombstone(conn: sqlite3.Connection, session_id: str, at: float) -> int:
+    """Record that a session was deleted: its rows stay and can be settled, its ids stay taken.
+
+    Returns:
+        the number of its undecided rows that remain to be settled.
+    """
+    conn.execute(QUERIES["tombstone"], {"session_id": session_id, "at": at})
+    rows = [
+        execution_of(r)
+        for r in conn.execute(QUERIES["open_in_session"], {"session_id": session_id})
+    ]
+    left = 0
+    for row in rows:
+        if row.undecided or row.state == State.DISPATCHED:
+            left += 1
+        else:
+            acknowledge(conn, row.execution_id, row.attempt, at)
+    audit(
+        conn, session_id=session_id, tool="", stage="session_deleted", status="tombstone",
+        reason=f"{left} to settle",
+    )  # fmt: skip
+    return left
+
+
+def note(
+    conn: sqlite3.Connection, session_id: str, tool: str, stage: str, status: str, reason: str,
+    tool_call_id: str = "", execution_id: str = "", attempt: int | None = None,
+) -> None:  # fmt: skip
+    """Add an audit row that belongs to no move, such as a voided approval."""
+    audit(
+        conn, session_id=session_id, tool=tool, stage=stage, status=status, reason=reason,
+        tool_call_id=tool_call_id, execution_id=execution_id or "", attempt=attempt,
+    )  # fmt: skip
+
+
+def expire(
+    conn: sqlite3.Connection, snapshots_before: float, rows_before: float
+) -> tuple[int, int]:
+    """Drop snapshots and rows whose results have long been safe in their threads.
+
+    Open rows, and rows any of whose attempts is open, never expire.
+
+    Args:
+        snapshots_before, rows_before: epoch seconds; only older acknowledgements count.
+
+    Returns:
+        (snapshots dropped, rows dropped).
+    """
+    shots = conn.execute(QUERIES["drop_snapshots"], {"before": snapshots_before}).rowcount
+    rows = conn.execute(QUERIES["drop_rows"], {"before": rows_before}).rowcount
+    return shots, rows
