@@ -60,6 +60,7 @@ class Report:
         proceed: calls that may start now.
         goes_on: everything is answered and the model is to be called (rule 14).
         follow_up_unseen: the thread ends in a follow-up the model has not seen.
+        follow_up_blocked: a follow-up waits until other calls of the reply are answered.
     """
 
     rules: list[int] = field(default_factory=list)
@@ -72,6 +73,7 @@ class Report:
     proceed: list[str] = field(default_factory=list)
     goes_on: bool = False
     follow_up_unseen: bool = False
+    follow_up_blocked: bool = False
 
 
 class Settler:
@@ -324,6 +326,8 @@ class Settler:
                 report.held_elsewhere = True
             elif step.action is Action.HALT and case.in_trailing and not case.facts.user_line:
                 report.halted = True
+            elif step.action is Action.FOLLOW_UP:
+                report.follow_up_blocked = True
             elif step.action is Action.PROCEED and case.ref:
                 report.proceed.append(case.ref.call_id)
             if (

@@ -41,8 +41,8 @@ class EngineHooks:
         patches.wrap(engine, "_loop", self.loop)
         patches.wrap(engine, "_astream", self.astream)
 
-    def _emit(self, name: str, **data: Any) -> Any:
-        return self.event(self.event_type(name), data)
+    def _emit(self, kind: str, /, **data: Any) -> Any:
+        return self.event(self.event_type(kind), data)
 
     def _problem(self, text: str, kind: str) -> Any:
         return self._emit("error", error=text, error_type=kind)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,7 @@ class Runtime:
         """Mirror a new recovery item to where the host mirrors items."""
         mirror = getattr(manager, "mirror_inbox_item", None)
         if mirror is not None and self._on_loop():
-            self.spawn(mirror(item))
+            self.spawn(mirror, item)
 
     def _on_loop(self) -> bool:
         try:
@@ -104,12 +104,11 @@ class Runtime:
             return False
         return True
 
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+    def spawn(self, make: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> None:
         """Run something in the background of the event loop, its failure only logged."""
         if not self._on_loop():
-            work.close()
             return
-        task = asyncio.ensure_future(_logged(work))
+        task = asyncio.ensure_future(_logged(make, *args))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -208,7 +207,7 @@ class Runtime:
         if self._closed:
             return
         if self._on_loop():
-            self.spawn(self.after_turn(session_id))
+            self.spawn(self.after_turn, session_id)
         elif self.loop is not None and not self.loop.is_closed():
             with contextlib.suppress(RuntimeError):
                 self.loop.call_soon_threadsafe(self.turn_ended, session_id)
@@ -216,7 +215,7 @@ class Runtime:
     async def after_turn(self, session_id: str) -> None:
         """Triage after a turn, and go on when something is to be run or said."""
         if await self._look_after(session_id):
-            self.spawn(self.drive(session_id))
+            self.spawn(self.drive, session_id)
 
     async def _look_after(self, session_id: str) -> bool:
         """Triage an idle session; say whether its turn is to go on."""
@@ -236,6 +235,9 @@ class Runtime:
                 report = await self.settler.triage(port, Trigger.TURN_END)
         except SessionHeld:
             return False
+        except LedgerError as exc:
+            log.warning("session %s: no triage after its turn (%s)", session_id, exc)
+            return False
         return self._to_go_on(session_id, report)
 
     def _to_go_on(self, session_id: str, report: Report) -> bool:
@@ -243,7 +245,8 @@ class Runtime:
         unrunnable = binding.unrunnable if binding else set()
         retries = [r for r in report.retries if r.key not in unrunnable]
         proceed = report.proceed and not (binding and binding.cut_short)
-        if report.halted or not (retries or proceed or report.follow_up_unseen):
+        due = retries or proceed or report.follow_up_unseen or report.follow_up_blocked
+        if report.halted or not due:
             return False
         mark = (len(HostSession(self, self.manager, session_id).messages()), self.ledger.commits)
         if self._seen.get(session_id) == mark:
@@ -284,7 +287,9 @@ class Runtime:
             counts["rebuilt"] += report.rebuilt
             counts["raised"] += report.raised
             counts["provisional"] += report.provisional
-            if not report.halted and (report.retries or report.follow_up_unseen):
+            if not report.halted and (
+                report.retries or report.follow_up_unseen or report.follow_up_blocked
+            ):
                 wake.append(session_id)
         self._expire()
         self.last_sweep = counts
@@ -316,7 +321,7 @@ class Runtime:
                 await self.drive(session_id)
 
         for session_id in sessions:
-            self.spawn(one(session_id))
+            self.spawn(one, session_id)
 
     def _expire(self) -> None:
         day = 86400.0
@@ -328,7 +333,8 @@ class Runtime:
     # -- watching the ledger
     def watch(self) -> None:
         """Begin to look for what other processes wrote; needs a running event loop."""
-        if self._poller is None and self._on_loop():
+        ended = self._poller is None or self._poller.done() or self._poller.get_loop().is_closed()
+        if ended and self._on_loop():
             self._poller = asyncio.ensure_future(self._poll())
 
     async def _poll(self) -> None:
@@ -360,12 +366,12 @@ class Runtime:
     async def aclose(self) -> None:
         """Stop background work and close the ledger."""
         self._closed = True
-        tasks = [*self._tasks, *([self._poller] if self._poller else [])]
-        current = asyncio.current_task()
+        here = asyncio.get_running_loop()
+        own = [*self._tasks, *([self._poller] if self._poller else [])]
+        tasks = [t for t in own if t is not asyncio.current_task() and t.get_loop() is here]
         for task in tasks:
-            if task is not current:
-                task.cancel()
-        await asyncio.gather(*(t for t in tasks if t is not current), return_exceptions=True)
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         self.close()
 
     def close(self) -> None:
@@ -378,9 +384,9 @@ class Runtime:
         self.owner.close()
 
 
-async def _logged(work: Coroutine[Any, Any, Any]) -> None:
+async def _logged(make: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> None:
     try:
-        await work
+        await make(*args)
     except asyncio.CancelledError:
         raise
     except Exception:

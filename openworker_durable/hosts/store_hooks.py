@@ -52,18 +52,18 @@ class StoreHooks:
     def add(self, host: Callable[..., Any]) -> Callable[..., Any]:
         """Stamp an approval with the intent it asks about; an old one for another is void."""
 
-        def add(inbox: Any, session_id: str, kind: str, *args: Any, **kwargs: Any) -> Any:
-            runtime = runtime_of(inbox)
+        def add(store: Any, session_id: str, kind: str, *args: Any, **kwargs: Any) -> Any:
+            runtime = runtime_of(store)
             call_id = kwargs.get("tool_call_id")
             intent = runtime.asking.get((session_id, call_id)) if runtime else None
             if runtime is None or intent is None or kind != APPROVAL:
-                return host(inbox, session_id, kind, *args, **kwargs)
-            there = inbox.for_tool_call(session_id, call_id)
+                return host(store, session_id, kind, *args, **kwargs)
+            there = store.for_tool_call(session_id, call_id)
             if there is not None and not _counts(there, intent.intent_digest):
-                void(inbox, there, "it was about another call")
+                void(store, there, "it was about another call")
             note = {"intent": intent.intent_digest, "execution_id": intent.execution_id}
             kwargs["data"] = {**(kwargs.get("data") or {}), thread.MARK: note}
-            return host(inbox, session_id, kind, *args, **kwargs)
+            return host(store, session_id, kind, *args, **kwargs)
 
         return add
 
