@@ -5,19 +5,33 @@ The names here are the public ones; see the README for how to attach to OpenWork
 
 from __future__ import annotations
 
-from .guard import ExecutionContext, current_execution
+from .guard import ExecutionContext, Guard, Handle, current_execution
 from .hosts.attach import Attachment, attach
 from .ledger import Ledger
+from .models import Authority, Execution, Intent, Outcome
 from .policy import MANUAL, RecoveryPolicy
+from .staged import record_in
+from .states import AuthorityKind, Decision, Reason, State
 
 __version__ = "0.1.0"
 
 __all__ = [
     "MANUAL",
     "Attachment",
+    "Authority",
+    "AuthorityKind",
+    "Decision",
+    "Execution",
     "ExecutionContext",
+    "Guard",
+    "Handle",
+    "Intent",
     "Ledger",
+    "Outcome",
+    "Reason",
     "RecoveryPolicy",
+    "State",
     "attach",
     "current_execution",
+    "record_in",
 ]

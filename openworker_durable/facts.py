@@ -189,7 +189,7 @@ class _Reader:
             holder=self._holder(row),
             evidence=bool(row and self.guard.kept(row.execution_id, row.attempt)),
             item=bool(row and self.port.has_item(row.execution_id, row.attempt)),
-            follow_up_due=bool(due) and self.port.exists() and not foreign,
+            follow_up_due=bool(due) and not foreign and self._writable(),
             user_line=bool(reply and reply.user_line),
             snapshot=bool(row and row.snapshot_digest),
         )
@@ -238,6 +238,9 @@ class _Reader:
             query = rows.host_started(self.port.session_id, cover.audit_mark)
             self._alone = set(self.ledger.known(query))
         return ref.name not in self._alone
+
+    def _writable(self) -> bool:
+        return self.port.exists() and self.port.readable()
 
     def _holder(self, row: Execution | None) -> Holder:
         if row is None or row.state != State.DISPATCHED:

@@ -16,14 +16,16 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from . import rows, verbs
-from .clock import Clock, now
+from .clock import Clock, fresh_id, now
 from .errors import AlreadyRecorded, HandleSpent, LedgerError, Refused
 from .failpoints import Failpoint, no_failpoint
+from .identity import execution_id, intent_digest
 from .ledger import Ledger
-from .models import Authority, Intent, Outcome
+from .models import Authority, Intent, Outcome, ToolIdentity
+from .redact import preview
 from .states import State
 
 log = logging.getLogger("openworker_durable")
@@ -117,6 +119,31 @@ class Guard:
         self._stop = threading.Event()
 
     # -- staged use
+    def intent(
+        self, session_id: str, tool_call_id: str, tool: str, arguments: dict[str, Any]
+    ) -> Intent:
+        """Describe one call of a session that no host engine drives.
+
+        Args:
+            session_id, tool_call_id: name the call; the same pair is the same execution.
+            tool: the tool's name.
+            arguments: what it would be called with; only a digest and a redacted line of it
+                are kept.
+
+        Raises:
+            LedgerUnavailable: the session cannot be begun in the record.
+        """
+        coverage = self.ledger.run(verbs.open_session, session_id, fresh_id())
+        return Intent(
+            session_id=session_id,
+            incarnation=coverage.incarnation,
+            tool_call_id=tool_call_id,
+            execution_id=execution_id(session_id, coverage.incarnation, tool_call_id),
+            tool=ToolIdentity(source="own", name=tool),
+            intent_digest=intent_digest(tool, arguments),
+            preview=preview(arguments),
+        )
+
     def start(self, intent: Intent, authority: Authority, *, retry: bool = False) -> Handle:
         """Claim the next attempt of an execution in this process; writes nothing yet.
 

@@ -52,6 +52,7 @@ class Owner:
         self._pid = os.getpid()
         self._own = _lock(self._path(self.name))
         self._own.acquire(timeout=10)
+        _write_holder(self._path(self.name))
         self._guard = threading.Lock()
         self._sessions: dict[str, FileLock] = {}
 
@@ -74,6 +75,10 @@ class Owner:
             return True
         probe.release()
         return False
+
+    def describe(self, name: str) -> str:
+        """Return an owner in words for people; nothing is decided by them."""
+        return "this process" if name == self.name else _holder(self._path(name))
 
     def hold(self, session_id: str) -> SessionHold:
         """Take the session for one turn, repair or sweep.
@@ -112,6 +117,8 @@ class Owner:
             self.let_go(session_id)
         if self._own.is_locked:
             self._own.release()
+        with contextlib.suppress(OSError):
+            self._path(self.name).with_suffix(".holder").unlink()
 
 
 @dataclass

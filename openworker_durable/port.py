@@ -44,6 +44,10 @@ class SessionPort(Protocol):
         """Say whether the session has a thread (a deleted one has none)."""
         ...
 
+    def readable(self) -> bool:
+        """Say whether the saved thread can be read; one that cannot is never written."""
+        ...
+
     def messages(self) -> list[Message]:
         """The thread as the engine holds it, or as saved when no engine is cached."""
         ...

@@ -55,7 +55,7 @@ class Report:
         rules: numbers of the rules that wrote something, in order.
         rebuilt, raised, provisional: how many results, items and provisional texts it wrote.
         halted: some call of the trailing reply is unknown and undecided.
-        held_elsewhere: a call runs in another live process.
+        held_elsewhere, holders: a call runs in another live process, named for people.
         retries: attempts decided `retry` whose next attempt is due.
         proceed: calls that may start now.
         goes_on: everything is answered and the model is to be called (rule 14).
@@ -69,6 +69,7 @@ class Report:
     provisional: int = 0
     halted: bool = False
     held_elsewhere: bool = False
+    holders: list[str] = field(default_factory=list)
     retries: list[Execution] = field(default_factory=list)
     proceed: list[str] = field(default_factory=list)
     goes_on: bool = False
@@ -322,8 +323,9 @@ class Settler:
     def _conclude(self, port: SessionPort, view: View, trigger: Trigger, report: Report) -> None:
         for case in view.cases:
             step = decide(case.facts, trigger)
-            if step.action is Action.LEAVE_ALONE:
+            if step.action is Action.LEAVE_ALONE and case.row:
                 report.held_elsewhere = True
+                report.holders.append(self.owner.describe(case.row.owner))
             elif step.action is Action.HALT and case.in_trailing and not case.facts.user_line:
                 report.halted = True
             elif step.action is Action.FOLLOW_UP:

@@ -80,6 +80,12 @@ class Binding:
         """Return the session as recovery sees it."""
         return HostSession(self.runtime, self.manager, self.session_id)
 
+    def begin_turn(self) -> None:
+        """Forget what concerned the turn before."""
+        self.halted = self.cut_short = False
+        self.blocked = ""
+        self.tickets.clear()
+
     def stops(self) -> bool:
         """Say whether the turn halts: a call of the trailing reply waits for a decision."""
         return self.halted

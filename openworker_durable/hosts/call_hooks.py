@@ -160,7 +160,7 @@ class CallHooks:
                 return host(registry, name, arguments)
             binding, ticket = found
             _ticket.set(None)  # nested registries inside the tool are not this call
-            inspect.signature(spec.func).bind(**(arguments or {}))
+            _bind(spec.func, arguments or {})
             guard = binding.runtime.guard
             try:
                 ticket.handle = guard.start(ticket.intent, ticket.authority, retry=ticket.retry)
@@ -232,6 +232,19 @@ class CallHooks:
             return host(engine, tool_call, durable=ids, **event)
 
         return _audit
+
+
+def _bind(func: Any, arguments: dict[str, Any]) -> None:
+    """Check that the arguments fit the tool, so that a misfit is no attempt.
+
+    Raises:
+        TypeError: they do not; the tool was not called.
+    """
+    try:
+        signature = inspect.signature(func)
+    except ValueError:
+        return
+    signature.bind(**arguments)
 
 
 # -- consent

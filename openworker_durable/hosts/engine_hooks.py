@@ -144,15 +144,14 @@ class EngineHooks:
         try:
             binding.runtime._on_loop()
             binding.reload_if_stale()
-            binding.halted = binding.cut_short = False
+            binding.begin_turn()
             report = await self._triage(binding, trigger)
             if isinstance(report, str):
                 yield self._problem(report, "LedgerUnavailable")
                 finished = True
                 return
             if report.held_elsewhere:
-                text = "a call of this session still runs in another process; wait until it ends"
-                yield self._problem(text, "SessionHeld")
+                yield self._problem(_still_runs(report.holders), "SessionHeld")
                 finished = True
                 return
             inner = go_on(report)
@@ -254,3 +253,8 @@ class EngineHooks:
                 yield chunk
 
         return _astream
+
+
+def _still_runs(holders: list[str]) -> str:
+    who = ", ".join(holders) or "another process"
+    return f"a call of this session still runs in {who}; wait until it ends, then try again"

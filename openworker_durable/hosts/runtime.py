@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
-from .. import review, rows, verbs
+from .. import review, rows, thread, verbs
 from ..clock import Clock, IdFactory, fresh_id, now
 from ..errors import AlreadyDecided, LedgerError, Refused, SessionHeld
 from ..failpoints import Failpoint, no_failpoint
@@ -90,12 +90,6 @@ class Runtime:
         if session_id not in self._saved:
             self._saved[session_id] = manager.session_store._count(session_id)
         return self._saved[session_id]
-
-    def item_raised(self, manager: Any, item: Any) -> None:
-        """Mirror a new recovery item to where the host mirrors items."""
-        mirror = getattr(manager, "mirror_inbox_item", None)
-        if mirror is not None and self._on_loop():
-            self.spawn(mirror, item)
 
     def _on_loop(self) -> bool:
         try:
@@ -186,7 +180,7 @@ class Runtime:
         if not manager.try_mark_running(session_id):
             return
         try:
-            engine = manager.get_engine(session_id)
+            engine = self._engine(session_id)
             if engine is None:
                 return
             async for event in engine.resume():
@@ -201,6 +195,14 @@ class Runtime:
         """After a decision: repair the thread of an idle session and go on where it halted."""
         if await self._look_after(session_id):
             await self.drive(session_id)
+
+    def _engine(self, session_id: str) -> Any:
+        """Return the session's engine, or None when the session cannot be opened."""
+        try:
+            return self.manager.get_engine(session_id)
+        except Exception as exc:
+            log.warning("session %s cannot be opened (%s)", session_id, type(exc).__name__)
+            return None
 
     def turn_ended(self, session_id: str) -> None:
         """A turn, or a call that outlived its turn, has ended: look at the session again."""
@@ -222,9 +224,7 @@ class Runtime:
         manager = self.manager
         if manager is None or manager.is_running(session_id):
             return False
-        if not self.ledger.known(rows.open_in_session(session_id)) and not self._allowed_waits(
-            session_id
-        ):
+        if not self._anything_waits(session_id):
             return False
         try:
             with self.holding(session_id):
@@ -254,11 +254,16 @@ class Runtime:
         self._seen[session_id] = mark
         return True
 
-    def _allowed_waits(self, session_id: str) -> bool:
-        return any(
-            i.tool_call_id and i.kind == "approval" and i.state == "resolved"
-            for i in self.manager.inbox.list(session_id=session_id)
-        )
+    def _anything_waits(self, session_id: str) -> bool:
+        """Say whether a row is open, or a call of the trailing reply is unanswered."""
+        engine = self.manager._engines.get(session_id)
+        reply = thread.trailing_reply(engine.messages) if engine is not None else None
+        if reply is not None and not reply.answered:
+            return True
+        try:
+            return bool(self.ledger.known(rows.open_in_session(session_id)))
+        except LedgerError:
+            return False
 
     # -- start-up
     async def sweep(self) -> dict[str, int]:

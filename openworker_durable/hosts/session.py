@@ -6,6 +6,7 @@ import contextlib
 import json
 import sqlite3
 from collections.abc import Iterable
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from .. import review, thread
@@ -80,6 +81,7 @@ class HostSession:
         self.manager = manager
         self._session_id = session_id
         self._loaded: list[thread.Message] | None = None
+        self._unreadable = False
 
     @property
     def session_id(self) -> str:
@@ -111,9 +113,17 @@ class HostSession:
             messages: list[thread.Message] = engine.messages
             return messages
         if self._loaded is None:
-            mend_thread(self._path())
-            self._loaded = self.manager.session_store._read_jsonl(self._session_id) or []
+            try:
+                mend_thread(self._path())
+                self._loaded = self.manager.session_store._read_jsonl(self._session_id) or []
+            except (OSError, ValueError):
+                self._loaded, self._unreadable = [], True
         return self._loaded
+
+    def readable(self) -> bool:
+        """Say whether the thread can be read; its calls can be settled all the same."""
+        self.messages()
+        return not self._unreadable
 
     def saved(self) -> list[thread.Message]:
         """Return the messages that are on disk."""
@@ -243,12 +253,11 @@ class HostSession:
             if recovery_of(item).get("attempt") == attempt
         ]
         key = review.item_key(execution_id, attempt, len(used) + 1)
-        item = self.manager.inbox.add(
+        self.manager.inbox.add(
             self._session_id, review.KIND, draft.title, body=draft.body, data=dict(draft.data),
             options=list(draft.options), allow_text=False, header=review.HEADER,
             tool_call_id=key,
         )  # fmt: skip
-        self.runtime.item_raised(self.manager, item)
 
     def close_items(self, execution_id: str, keep_attempt: int) -> int:
         """Close pending items of attempts that are settled or superseded."""
@@ -277,6 +286,7 @@ def close(inbox: Any, item: Any, resolution: str) -> None:
     with inbox._lock:
         item.state = RESOLVED
         item.resolution = resolution
+        item.resolved_at = datetime.now(timezone.utc).isoformat()
         inbox._save()
     waiter = inbox._waiters.get(item.id)
     if waiter is not None:
@@ -292,6 +302,7 @@ def void(inbox: Any, item: Any, why: str) -> None:
         if item.state == PENDING:
             item.state = RESOLVED
             item.resolution = VOID
+            item.resolved_at = datetime.now(timezone.utc).isoformat()
             item.body = f"{item.body}\n(No longer needed: {why}.)".strip()
         inbox._save()
     waiter = inbox._waiters.get(item.id)

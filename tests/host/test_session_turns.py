@@ -114,9 +114,7 @@ async def test_two_drives_at_once_run_the_call_once(lab: Lab) -> None:
 
 
 async def test_an_item_answered_for_another_card_is_untouched(lab: Lab) -> None:
-    world = lab.world(
-        reply(call("send", "k1")), reply(call("pay", "k2")), AssistantTurn(text="ok")
-    )
+    world = lab.world(reply(call("send", "k1")), reply(call("pay", "k2")), AssistantTurn(text="ok"))
     lab.outside.raises["send"] = TimeoutError()
     await world.say("go", "send")
     item = world.item("send")
@@ -129,7 +127,9 @@ async def test_an_item_answered_for_another_card_is_untouched(lab: Lab) -> None:
     assert item.state == "pending"
 
 
-@pytest.mark.parametrize("word", ["seen", "allow", "once", "approve", "deny", "", "session deleted"])
+@pytest.mark.parametrize(
+    "word", ["seen", "allow", "once", "approve", "deny", "", "session deleted"]
+)
 async def test_c19_what_is_no_decision_leaves_the_item_open(lab: Lab, word: str) -> None:
     world = lab.world(reply(call("send", "k1")))
     lab.outside.raises["send"] = TimeoutError()
@@ -259,3 +259,20 @@ async def test_a_late_outcome_after_a_decision_is_evidence(lab: Lab) -> None:
     world.runtime.ledger.run(verbs.finish, row.execution_id, 1, owner, late, 9.0)
     assert world.states() == ["failed"]
     assert len(world.runtime.ledger.fetch(evidence(row.execution_id))) == 1
+
+
+async def test_g13_settling_works_when_the_session_cannot_be_opened(lab: Lab) -> None:
+    world = lab.world(reply(call("send", "k1")))
+    copies = lab.copies_at(world, "effect.after")
+    await world.say("go", "send")
+    lab.hook = None
+    path = copies[0] / "conversations" / f"{SESSION}.jsonl"
+    broken = "{broken\n" + path.read_text()
+    path.write_text(broken)
+    again = await world.reopen(copies[0]).restart()
+    assert again.states() == ["unknown"]
+    assert await again.manager.resolve_inbox(again.item("send").id, "happened")
+    await again.quiet()
+    assert again.rows()[0].decision is Decision.HAPPENED
+    assert path.read_text() == broken, "a thread that cannot be read is never written"
+    assert lab.outside.count("send") == 1
