@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from filelock import FileLock, Timeout
 
 from .clock import IdFactory, fresh_id
 from .errors import SessionHeld
+
+_TIDY_AGE = 86400.0
 
 LOCK_FOLDER = "durable-locks"
 """Folder for lock files, inside the state folder."""
@@ -75,6 +78,15 @@ class Owner:
             return True
         probe.release()
         return False
+
+    def tidy(self, needed: set[str]) -> None:
+        """Remove the lock files of dead owners that no open row names any more."""
+        for path in self.folder.glob("owner-*.lock"):
+            name = path.stem.removeprefix("owner-")
+            if name not in needed and _settled(path) and not self.is_alive(name):
+                for stale in (path, path.with_suffix(".holder")):
+                    with contextlib.suppress(OSError):
+                        stale.unlink()
 
     def describe(self, name: str) -> str:
         """Return an owner in words for people; nothing is decided by them."""
@@ -164,6 +176,14 @@ class ServerLock:
         """Stop being it."""
         if self._lock.is_locked and os.getpid() == self._pid:
             self._lock.release()
+
+
+def _settled(path: Path) -> bool:
+    """Say whether a lock file is old enough that nobody can be about to lock it."""
+    try:
+        return abs(time.time() - path.stat().st_mtime) > _TIDY_AGE
+    except OSError:
+        return False
 
 
 def _write_holder(path: Path) -> None:

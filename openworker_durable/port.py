@@ -101,6 +101,6 @@ class SessionPort(Protocol):
         """Put a recovery item before a person."""
         ...
 
-    def close_items(self, execution_id: str, keep_attempt: int) -> int:
+    def close_items(self, execution_id: str, keep_attempt: int, resolution: str) -> int:
         """Close pending recovery items of other attempts; return how many were closed."""
         ...

@@ -228,7 +228,8 @@ class Settler:
         row = case.row
         assert row is not None
         keep = row.attempt if row.undecided or row.newer else 0
-        return port.close_items(row.execution_id, keep) > 0
+        word = row.decision.value if row.decision else "settled"
+        return port.close_items(row.execution_id, keep, word) > 0
 
     # -- the thread
     def _answer(

@@ -125,7 +125,8 @@ class Runtime:
         """Close the items of a decided attempt, in the server process."""
         if self.manager is None or not self.server.held:
             return
-        HostSession(self, self.manager, row.session_id).close_items(row.execution_id, 0)
+        word = row.decision.value if row.decision else "settled"
+        HostSession(self, self.manager, row.session_id).close_items(row.execution_id, 0, word)
 
     def resolve_item(self, inbox: Any, item: Any, resolution: Any) -> bool:
         """Take an answer to a recovery item; anything that is no decision is refused.
@@ -146,7 +147,8 @@ class Runtime:
             )  # fmt: skip
         except AlreadyDecided as exc:
             log.info("already decided: %s", exc)
-            close(inbox, item, "already decided")
+            if self.server.held:
+                close(inbox, item, "already decided")
             return False
         except Refused as exc:
             log.warning("a decision did not apply: %s", exc)
@@ -154,12 +156,7 @@ class Runtime:
         except LedgerError as exc:
             log.warning("a decision could not be committed: %s", exc)
             return False
-        if word.decision is Decision.UNSURE:
-            return False
-        if item.state == "pending":
-            close(inbox, item, word.decision.value)
-        item.resolution = word.decision.value
-        return True
+        return word.decision is not Decision.UNSURE
 
     # -- driving sessions
     @contextlib.contextmanager
@@ -297,6 +294,7 @@ class Runtime:
             ):
                 wake.append(session_id)
         self._expire()
+        self.owner.tidy({r.owner for r in self.ledger.known(rows.open_all())})
         self.last_sweep = counts
         if counts["sessions"]:
             log.info("recovery at start: %s", counts)
@@ -347,12 +345,25 @@ class Runtime:
             try:
                 async with self.ledger.watching() as watch:
                     while not self._closed:
-                        if self.server.take() and (await watch.changed() or self._bereaved()):
+                        if self._serve() and (await watch.changed() or self._bereaved()):
                             await self._look_around(await watch.fetch(rows.open_all()))
                         await asyncio.sleep(POLL_SECONDS)
             except (LedgerError, OSError) as exc:
                 log.debug("the ledger cannot be watched now (%s)", exc)
                 await asyncio.sleep(POLL_SECONDS)
+
+    def _serve(self) -> bool:
+        """Be the server process if nobody else is; read what the one before left behind."""
+        if self.server.held:
+            return True
+        if not self.server.take():
+            return False
+        inbox = self.manager.inbox
+        own, inbox._items = inbox._items, {}
+        inbox._load()
+        inbox._items = {**own, **inbox._items}
+        self._seen.clear()
+        return True
 
     def _bereaved(self) -> bool:
         """Say whether a process that held a call has died since we looked."""

@@ -259,7 +259,7 @@ class HostSession:
             tool_call_id=key,
         )  # fmt: skip
 
-    def close_items(self, execution_id: str, keep_attempt: int) -> int:
+    def close_items(self, execution_id: str, keep_attempt: int, resolution: str) -> int:
         """Close pending items of attempts that are settled or superseded."""
         if not self.server:
             return 0
@@ -269,7 +269,7 @@ class HostSession:
             if item.state == PENDING and recovery_of(item).get("attempt") != keep_attempt
         ]
         for item in stale:
-            close(self.manager.inbox, item, "settled")
+            close(self.manager.inbox, item, resolution)
         return len(stale)
 
 

@@ -95,10 +95,11 @@ class StoreHooks:
         return pending
 
     def save_inbox(self, host: Callable[..., None]) -> Callable[..., None]:
-        """Write the whole file in one step; a kill leaves the old items or the new."""
+        """Write the whole file in one step, in the server process only."""
 
         def _save(inbox: Any) -> None:
-            if not inbox.path:
+            runtime = runtime_of(inbox)
+            if not inbox.path or (runtime is not None and not runtime.server.held):
                 return
             inbox.path.parent.mkdir(parents=True, exist_ok=True)
             items = [asdict(i) for i in inbox._items.values()]
