@@ -48,9 +48,21 @@ def translate(exc: sqlite3.Error, path: Path) -> LedgerError:
     text = str(exc)
     if "not a database" in text or "malformed" in text:
         return LedgerCorrupt(
-            f"{path} is damaged ({text}); move it aside and run `openworker-durable doctor`"
+            f"{path} is damaged ({text}); keep a copy of it with its -wal file before anything "
+            "else, then restore a backup or move it aside: sessions it covered "
+            "then ask before anything runs again (`openworker-durable doctor` shows what is there)"
         )
-    return LedgerUnavailable(f"the record at {path} cannot be used now ({text})")
+    return LedgerUnavailable(f"the record at {path} cannot be used now ({text}); {_remedy(text)}")
+
+
+def _remedy(text: str) -> str:
+    if "locked" in text or "busy" in text:
+        return "another program holds the file: close it, or wait"
+    if "full" in text:
+        return "free some disk space"
+    if "readonly" in text or "unable to open" in text:
+        return "make the folder writable"
+    return "it is tried again with the next call"
 
 
 def _pragmas(conn: sqlite3.Connection, *, write: bool) -> None:
@@ -72,7 +84,11 @@ def _version(conn: sqlite3.Connection) -> int:
     if not found:
         return 0
     row = conn.execute("SELECT value FROM durable_meta WHERE key = 'schema_version'").fetchone()
-    return int(row[0]) if row else 0
+    if row is None:
+        return 0
+    if not str(row[0]).isdigit():
+        raise sqlite3.DatabaseError("malformed schema version")
+    return int(row[0])
 
 
 def _check_version(version: int, path: Path) -> None:
@@ -121,6 +137,14 @@ def migrate(conn: sqlite3.Connection, path: Path) -> None:
         raise
 
 
+def _private(path: Path) -> None:
+    """Let only the person read the file and what SQLite keeps beside it, before it is opened."""
+    with contextlib.suppress(OSError):
+        path.touch(mode=0o600)
+        for name in (path.name, path.name + "-wal", path.name + "-shm"):
+            path.with_name(name).chmod(0o600)
+
+
 def open_writer(path: Path) -> sqlite3.Connection:
     """Open the file for writing, make the tables, read the pragmas back.
 
@@ -129,14 +153,13 @@ def open_writer(path: Path) -> sqlite3.Connection:
     """
     conn: sqlite3.Connection | None = None
     try:
+        _private(path)
         conn = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         conn.row_factory = sqlite3.Row
         conn.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
         _check_version(_version(conn), path)
         _pragmas(conn, write=True)
         migrate(conn, path)
-        with contextlib.suppress(OSError):
-            path.chmod(0o600)
         return conn
     except sqlite3.Error as exc:
         if conn is not None:
@@ -319,15 +342,21 @@ class Writer:
                 conn.close()
 
 
+_OF_THE_FILE = (sqlite3.OperationalError, sqlite3.DatabaseError)
+"""Errors that concern the whole transaction; all others concern one move."""
+
+
 def _apply(conn: sqlite3.Connection, ask: _Ask) -> tuple[_Ask, Any, BaseException | None]:
     """Run one move inside a savepoint, so that a refused one does not undo the others."""
     conn.execute("SAVEPOINT one")
     try:
         value = ask.job(conn)
-    except LedgerError as refused:
+    except Exception as exc:
+        if type(exc) in _OF_THE_FILE:
+            raise
         conn.execute("ROLLBACK TO one")
         conn.execute("RELEASE one")
-        return ask, None, refused
+        return ask, None, exc
     conn.execute("RELEASE one")
     return ask, value, None
 

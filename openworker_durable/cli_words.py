@@ -29,7 +29,6 @@ REASONS: dict[str, str] = {
     Reason.STARTED.value: "It was started; no outcome is recorded.",
     Reason.RETURNED.value: "The call returned.",
     Reason.RAISED.value: "The call failed.",
-    Reason.REFUSED.value: "The call was refused before it took effect.",
     Reason.LATE.value: "Its outcome came after it had been taken for unknown.",
     Reason.THREAD.value: "Its result was found in the saved conversation.",
     Reason.DECIDED.value: "A decision settled it.",

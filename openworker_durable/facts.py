@@ -280,6 +280,6 @@ def _read(ref: CallRef | None) -> tuple[object, str, bool]:
         return None, "", False
     try:
         arguments = parse_arguments(ref.arguments)
+        return arguments, intent_digest(ref.name, arguments), False
     except TornArguments:
         return None, "", True
-    return arguments, intent_digest(ref.name, arguments), False

@@ -274,8 +274,8 @@ class Guard:
 
     def _keep(self, key: tuple[str, int], outcome: Outcome) -> None:
         with self._lock:
-            size = sum(len(o.snapshot.text) for o in self._kept.values() if o.snapshot)
-            if outcome.snapshot and size + len(outcome.snapshot.text) > KEPT_CHARACTERS:
+            size = sum(map(_size, [*self._kept.values(), outcome]))
+            if size > KEPT_CHARACTERS:
                 outcome = outcome.model_copy(update={"snapshot": None})
             self._kept[key] = outcome
             if self._writing_again is None or not self._writing_again.is_alive():
@@ -296,6 +296,12 @@ class Guard:
         self._stop.set()
         with contextlib.suppress(LedgerError):
             self.commit_kept()
+
+
+def _size(outcome: Outcome) -> int:
+    """Return how many characters of results an outcome holds."""
+    shot = outcome.snapshot
+    return len(shot.text) + len(shot.display or "") if shot else 0
 
 
 def run_protected(

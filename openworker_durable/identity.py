@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 MAX_CALL_ID = 40
+MAX_DEPTH = 200
 _CALL_ID = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_CALL_ID}}}\Z")
 _RAW_KEYS = frozenset({"_raw"})
 
@@ -28,7 +29,7 @@ class CallRef(NamedTuple):
 
 
 class TornArguments(ValueError):
-    """The stored argument text is not a JSON object; it must never run as an empty one."""
+    """Stored arguments are no JSON object, or too deep; they must never run as empty ones."""
 
 
 def _digest(*parts: str) -> str:
@@ -60,14 +61,43 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return {"\u0000float": repr(value)}
     if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {_plain_key(str(k)): _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
     return value
 
 
+def _check_depth(value: Any) -> None:
+    """Refuse what is nested more deeply than any real call, before code that recurses sees it.
+
+    Raises:
+        TornArguments: more than `MAX_DEPTH` levels.
+    """
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, (dict, list, tuple))
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return
+    raise TornArguments("the value is nested too deeply")
+
+
+def _plain_key(key: str) -> str:
+    """Keep real keys apart from the tag that stands for a number JSON does not have."""
+    return "\u0000" + key if key.startswith("\u0000") else key
+
+
 def canonical_json(value: Any) -> str:
-    """Return `value` as JSON with sorted keys and ASCII escapes; equal values, equal text."""
+    """Return `value` as JSON with sorted keys and ASCII escapes; equal values, equal text.
+
+    Raises:
+        TornArguments: it is nested too deeply to be told apart from others.
+    """
+    _check_depth(value)
     return json.dumps(
         _plain(value), sort_keys=True, ensure_ascii=True, separators=(",", ":"), default=repr
     )
@@ -93,10 +123,11 @@ def parse_arguments(raw: Any) -> dict[str, Any]:
         return raw
     try:
         value = json.loads(raw or "{}")
-    except (TypeError, ValueError) as exc:
+    except (TypeError, ValueError, RecursionError) as exc:
         raise TornArguments("the stored arguments are not JSON") from exc
     if not isinstance(value, dict):
         raise TornArguments("the stored arguments are not a JSON object")
+    _check_depth(value)
     return value
 
 

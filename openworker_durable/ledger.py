@@ -23,6 +23,7 @@ from ._db import BUSY_SECONDS, Writer, open_reader, translate
 from .errors import LedgerNotFound
 from .failpoints import Failpoint, no_failpoint
 from .rows import Query
+from .sql import run
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -87,7 +88,7 @@ class Ledger:
             LedgerUnavailable, LedgerCorrupt, LedgerTooNew.
         """
         try:
-            found = self._reader().execute(query.sql, dict(query.params)).fetchall()
+            found = run(self._reader(), query.name, query.params).fetchall()
         except sqlite3.Error as exc:
             self._drop_reader()
             raise translate(exc, self.path) from exc
@@ -164,7 +165,7 @@ class Watch:
 
     async def fetch(self, query: Query[T]) -> list[T]:
         """Return all rows of a query."""
-        async with self._db.execute(query.sql, dict(query.params)) as cursor:
+        async with self._db.execute(query.sql, query.cleaned()) as cursor:
             return [query.read(row) for row in await cursor.fetchall()]
 
 

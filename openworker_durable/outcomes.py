@@ -95,11 +95,19 @@ def _qualified(cls: type) -> str:
 
 def _status(exc: BaseException) -> int | None:
     """Return the HTTP status an exception carries, if any."""
-    for value in (getattr(getattr(exc, "response", None), "status_code", None),
-                  getattr(exc, "code", None), getattr(exc, "status_code", None)):  # fmt: skip
+    response = getattr(exc, "response", None)
+    for value in (
+        getattr(response, "status_code", None),
+        getattr(exc, "status_code", None),
+        getattr(exc, "code", None) if _is_http_error(exc) else None,
+    ):
         if isinstance(value, int) and 100 <= value <= 599:
             return value
     return None
+
+
+def _is_http_error(exc: BaseException) -> bool:
+    return any(_qualified(cls) == "urllib.error.HTTPError" for cls in type(exc).__mro__)
 
 
 def _wrapped_connection_refusal(exc: BaseException) -> bool:
@@ -135,7 +143,7 @@ def state_of(exc: BaseException, *, external: bool) -> State:
 
 def _local(exc: BaseException) -> State:
     """A tool on this machine that was cut short is in doubt; its other errors are failures."""
-    return State.FAILED if isinstance(exc, (UnicodeError, EOFError)) else State.UNKNOWN
+    return State.FAILED if isinstance(exc, (ValueError, EOFError)) else State.UNKNOWN
 
 
 def table() -> str:

@@ -212,7 +212,7 @@ def _changed(f: Facts, _t: Trigger) -> Action | None:
     if not f.changed or f.state is State.DISPATCHED or f.answer is Answer.ABSENT:
         return None
     if f.state is None:
-        return Action.VOUCH_CHANGED if f.unanswered else Action.NOTHING
+        return Action.VOUCH_CHANGED if f.unanswered else None
     if f.unanswered:
         return Action.ANSWER_CHANGED
     if f.undecided:

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from .models import Execution
-from .states import Decision, Reason
+from .states import NOT_RETRIED, Decision, Reason
 
 KIND = "recovery_required"
 HEADER = "Unknown outcome"
@@ -58,7 +58,7 @@ def decisions_offered(row: Execution) -> tuple[Decision, ...]:
     """Return the decisions a person may make; a changed call offers no retry."""
     if row.newer:
         return ()
-    if row.reason in (Reason.CHANGED.value, Reason.LOST_THREAD.value):
+    if row.reason in NOT_RETRIED:
         return (Decision.HAPPENED, Decision.DROP, Decision.UNSURE)
     return tuple(Decision)
 
@@ -74,6 +74,14 @@ def why_words(row: Execution) -> str:
     return _WHY.get(row.reason, "How the call ended is not known.")
 
 
+def _began(row: Execution) -> str:
+    """Say when the attempt started, or, where that was not seen, when it was found."""
+    at = when_words(row.dispatched_at)
+    if row.reason in (Reason.LEGACY.value, Reason.CHANGED.value, Reason.LOST_THREAD.value):
+        return f"found {at}"
+    return f"started {at}, attempt {row.attempt}"
+
+
 def draft(row: Execution) -> ItemDraft:
     """Return the item for one unknown, undecided attempt."""
     offered = decisions_offered(row)
@@ -84,10 +92,7 @@ def draft(row: Execution) -> ItemDraft:
             f"until then it is not touched.{about}"
         )
     else:
-        body = (
-            f"{why_words(row)} It may have happened (started {when_words(row.dispatched_at)}, "
-            f"attempt {row.attempt}).{about}"
-        )
+        body = f"{why_words(row)} It may have happened ({_began(row)}).{about}"
     return ItemDraft(
         session_id=row.session_id,
         title=f"Did `{row.tool_name}` happen?",
@@ -130,13 +135,15 @@ def read_decision(resolution: Any) -> Word | None:
             return Word(decision)
     try:
         value = json.loads(resolution)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(value, dict) or not set(value) <= {"decision", "note"}:
         return None
     inner = value.get("decision")
     note = value.get("note", "")
-    if inner not in {d.value for d in Decision} or not isinstance(note, str):
+    if not isinstance(inner, str) or not isinstance(note, str):
+        return None
+    if inner not in {d.value for d in Decision}:
         return None
     return Word(Decision(inner), note)
 

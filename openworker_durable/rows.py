@@ -9,16 +9,15 @@ from typing import Any, Generic, TypeVar
 
 from .models import AuditEntry, Coverage, Execution
 from .snapshot import Snapshot
-from .sql import QUERIES
+from .sql import QUERIES, clean
 from .states import PROTOCOL_VERSION, State
 
 T = TypeVar("T")
-_HIDDEN = frozenset({"snapshot", "display"})
 
 
 def execution_of(row: sqlite3.Row) -> Execution:
     """Return the record of one `tool_executions` row, without its result text."""
-    values: dict[str, Any] = {k: row[k] for k in row.keys() if k not in _HIDDEN}  # noqa: SIM118
+    values: dict[str, Any] = dict(row)
     if values["protocol_version"] <= PROTOCOL_VERSION:
         values["state"] = State(values["state"])
     return Execution.model_validate(values)
@@ -58,6 +57,10 @@ class Query(Generic[T]):
     def sql(self) -> str:
         """Return the statement's text."""
         return QUERIES[self.name]
+
+    def cleaned(self) -> dict[str, Any]:
+        """Return the parameters as SQLite can take them."""
+        return {k: clean(v) for k, v in self.params.items()}
 
 
 def row(execution_id: str, attempt: int) -> Query[Execution]:

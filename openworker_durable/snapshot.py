@@ -8,6 +8,7 @@ Pure: no I/O.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -89,7 +90,7 @@ def _to_text(result: Any) -> tuple[str, bool, bool]:
     if type(result) is str:
         return result, False, True
     if isinstance(result, str):
-        return str(result), False, False
+        return str.__str__(result), False, False
     tracker = _Tracker()
     try:
         text = json.dumps(result, default=tracker)
@@ -100,9 +101,12 @@ def _to_text(result: Any) -> tuple[str, bool, bool]:
 
 def _split_display(result: Any) -> tuple[Any, Any]:
     """Take the display-only key off a dict result, as the host does."""
-    if isinstance(result, dict) and "_display" in result:
-        return {k: v for k, v in result.items() if k != "_display"}, result["_display"] or None
-    return result, None
+    if not (isinstance(result, dict) and "_display" in result):
+        return result, None
+    shown = result["_display"]
+    with contextlib.suppress(Exception):  # what has no truth value is no empty display either
+        shown = shown or None
+    return {k: v for k, v in result.items() if k != "_display"}, shown
 
 
 def encode(result: Any, *, limit: int = MAX_TEXT) -> Snapshot:

@@ -48,7 +48,6 @@ class Reason(str, Enum):
     RETURNED = "returned"
     RAISED = "raised"
     AMBIGUOUS = "ambiguous"
-    REFUSED = "refused"
     OWNER_DIED = "owner_died"
     EVIDENCE_LOST = "evidence_lost"
     LEGACY = "legacy"
@@ -57,6 +56,10 @@ class Reason(str, Enum):
     LATE = "late"
     THREAD = "thread"
     DECIDED = "decided"
+
+
+NOT_RETRIED = frozenset({Reason.CHANGED.value, Reason.LOST_THREAD.value})
+"""Reasons of unknown rows whose call cannot be run as it was recorded."""
 
 
 class AuthorityKind(str, Enum):

@@ -13,9 +13,10 @@ from typing import Any
 from .errors import AlreadyDecided, AlreadyRecorded, ApprovalSpent, NotOwner, Refused
 from .models import Authority, Coverage, Execution, Intent, Outcome
 from .rows import coverage_of, execution_of
-from .sql import QUERIES
+from .sql import run
 from .states import (
     FINAL_DECISIONS,
+    NOT_RETRIED,
     PROTOCOL_VERSION,
     AuthorityKind,
     Decision,
@@ -26,7 +27,7 @@ from .states import (
 
 
 def _one(conn: sqlite3.Connection, name: str, **params: Any) -> sqlite3.Row | None:
-    row: sqlite3.Row | None = conn.execute(QUERIES[name], params).fetchone()
+    row: sqlite3.Row | None = run(conn, name, params).fetchone()
     return row
 
 
@@ -61,8 +62,7 @@ def audit(
     decision: str | None = None,
 ) -> None:
     """Add one audit row; it commits with the move beside it (G10)."""
-    conn.execute(
-        QUERIES["audit"],
+    run(conn, "audit",
         {
             "session_id": session_id, "tool": tool, "stage": stage, "status": status,
             "reason": reason[:500], "tool_call_id": tool_call_id, "execution_id": execution_id,
@@ -86,8 +86,7 @@ def _insert(
     conn: sqlite3.Connection, intent: Intent, attempt: int, state: State, reason: Reason,
     owner: str, at: float, authority: Authority | None,
 ) -> None:  # fmt: skip
-    conn.execute(
-        QUERIES["insert_execution"],
+    run(conn, "insert_execution",
         {
             "execution_id": intent.execution_id, "attempt": attempt,
             "session_id": intent.session_id, "incarnation": intent.incarnation,
@@ -145,15 +144,17 @@ def retry(conn: sqlite3.Connection, intent: Intent, owner: str, at: float) -> in
         Refused: the latest attempt is not unknown and decided `retry`.
     """
     there = _latest(conn, intent.execution_id)
-    if there is None or there.decision is not Decision.RETRY:
+    if there is not None and there.attempt > 1 and there.state == State.DISPATCHED:
+        raise AlreadyRecorded(
+            intent.execution_id, there.attempt, _found(there), "unknown and decided retry"
+        )
+    if there is None or there.newer or there.decision is not Decision.RETRY:
         raise Refused(
             intent.execution_id, there.attempt if there else 1, _found(there), "decided retry"
         )
     if there.intent_digest != intent.intent_digest:
         raise Refused(intent.execution_id, there.attempt, "another intent", "the same intent")
-    done = conn.execute(
-        QUERIES["supersede"], {"execution_id": there.execution_id, "attempt": there.attempt}
-    )
+    done = run(conn, "supersede", {"execution_id": there.execution_id, "attempt": there.attempt})
     if done.rowcount != 1:
         raise AlreadyRecorded(there.execution_id, there.attempt, _found(there), "not superseded")
     attempt = there.attempt + 1
@@ -210,8 +211,7 @@ def finish(
         raise NotOwner(execution_id, attempt, "another owner", "this process")
     shot = outcome.snapshot
     late = row.state == State.UNKNOWN
-    done = conn.execute(
-        QUERIES["finish"],
+    done = run(conn, "finish",
         {
             "execution_id": execution_id, "attempt": attempt, "owner": owner, "at": at,
             "state": outcome.state.value,
@@ -234,8 +234,7 @@ def add_evidence(conn: sqlite3.Connection, row: Execution, outcome: Outcome, at:
     digest = outcome.snapshot.digest if outcome.snapshot else None
     if row.decision is None and row.state == outcome.state:
         return
-    done = conn.execute(
-        QUERIES["add_evidence"],
+    done = run(conn, "add_evidence",
         {
             "execution_id": row.execution_id, "attempt": row.attempt, "at": at,
             "state": outcome.state.value, "reason": outcome.reason.value, "digest": digest,
@@ -259,8 +258,7 @@ def lose(
     Returns:
         False when the row is no longer dispatched by that owner.
     """
-    done = conn.execute(
-        QUERIES["lose"],
+    done = run(conn, "lose",
         {"execution_id": execution_id, "attempt": attempt, "owner": owner,
          "reason": reason.value, "at": at},
     )  # fmt: skip
@@ -277,8 +275,7 @@ def found_in_thread(
     text: str, digest: str, at: float,
 ) -> bool:  # fmt: skip
     """Settle a dispatched attempt by the result that stands in the saved thread."""
-    done = conn.execute(
-        QUERIES["found_in_thread"],
+    done = run(conn, "found_in_thread",
         {"execution_id": execution_id, "attempt": attempt, "owner": owner,
          "state": state.value, "snapshot": text.encode("utf-8", "surrogatepass"),
          "digest": digest, "at": at},
@@ -314,11 +311,10 @@ def decide(
     if not row.undecided or row.superseded:
         error = Refused if row.state == State.DISPATCHED else AlreadyDecided
         raise error(execution_id, attempt, _found(row), "unknown and undecided")
-    if decision is Decision.RETRY and row.reason == Reason.CHANGED.value:
-        raise Refused(execution_id, attempt, "a changed call", "the call that was recorded")
+    if decision is Decision.RETRY and row.reason in NOT_RETRIED:
+        raise Refused(execution_id, attempt, f"a {row.reason} call", "the call that was recorded")
     if decision in FINAL_DECISIONS:
-        conn.execute(
-            QUERIES["decide"],
+        run(conn, "decide",
             {"execution_id": execution_id, "attempt": attempt, "decision": decision.value,
              "by": by, "note": note[:2000], "at": at, "protocol": PROTOCOL_VERSION,
              "state": state_after(decision).value},
@@ -332,9 +328,7 @@ def decide(
 
 def acknowledge(conn: sqlite3.Connection, execution_id: str, attempt: int, at: float) -> bool:
     """Record that the saved thread carries this attempt's result or follow-up."""
-    done = conn.execute(
-        QUERIES["acknowledge"], {"execution_id": execution_id, "attempt": attempt, "at": at}
-    )
+    done = run(conn, "acknowledge", {"execution_id": execution_id, "attempt": attempt, "at": at})
     return done.rowcount == 1
 
 
@@ -342,8 +336,9 @@ def open_session(conn: sqlite3.Connection, session_id: str, fresh: str) -> Cover
     """Return the living incarnation of a session, begun with the nonce `fresh` if need be."""
     row = _one(conn, "session", session_id=session_id)
     if row is None:
-        conn.execute(
-            QUERIES["open_session"],
+        run(
+            conn,
+            "open_session",
             {"session_id": session_id, "incarnation": fresh, "protocol": PROTOCOL_VERSION},
         )
         row = _one(conn, "session", session_id=session_id)
@@ -362,8 +357,7 @@ def cover(
         Refused: a newer protocol holds the session.
     """
     there = open_session(conn, session_id, fresh)
-    done = conn.execute(
-        QUERIES["cover"],
+    done = run(conn, "cover",
         {"session_id": session_id, "digest": digest, "ordinal": ordinal, "at": at,
          "protocol": PROTOCOL_VERSION},
     )  # fmt: skip
@@ -380,11 +374,8 @@ def tombstone(conn: sqlite3.Connection, session_id: str, at: float) -> int:
     Returns:
         the number of its undecided rows that remain to be settled.
     """
-    conn.execute(QUERIES["tombstone"], {"session_id": session_id, "at": at})
-    rows = [
-        execution_of(r)
-        for r in conn.execute(QUERIES["open_in_session"], {"session_id": session_id})
-    ]
+    run(conn, "tombstone", {"session_id": session_id, "at": at})
+    rows = [execution_of(r) for r in run(conn, "open_in_session", {"session_id": session_id})]
     left = 0
     for row in rows:
         if row.undecided or row.state == State.DISPATCHED:
@@ -422,6 +413,6 @@ def expire(
     Returns:
         (snapshots dropped, rows dropped).
     """
-    shots = conn.execute(QUERIES["drop_snapshots"], {"before": snapshots_before}).rowcount
-    rows = conn.execute(QUERIES["drop_rows"], {"before": rows_before}).rowcount
+    shots = run(conn, "drop_snapshots", {"before": snapshots_before}).rowcount
+    rows = run(conn, "drop_rows", {"before": rows_before}).rowcount
     return shots, rows

@@ -34,6 +34,10 @@ _ticket: contextvars.ContextVar[tuple[Binding, Ticket] | None] = contextvars.Con
 )
 
 
+UNRECORDABLE = (LedgerError, PolicyError, TornArguments)
+"""What keeps a call from being recorded; it is then not made."""
+
+
 class Held:
     """Stands for the result of a call that must stay unanswered for now."""
 
@@ -269,7 +273,7 @@ class _Asking:
         binding.engine.permissions._durable = binding
         try:
             binding.runtime.asking[(binding.session_id, call.id)] = binding.intent(call)
-        except (LedgerError, PolicyError) as exc:
+        except UNRECORDABLE as exc:
             binding.blocked = str(exc)
         return binding.repeat is not None
 
@@ -297,7 +301,7 @@ def _admit_call(binding: Binding, call: Any, *, asked: bool) -> None:
     try:
         authority = binding.authority(call, asked=asked)
         binding.tickets[call.id] = binding.ticket(call, authority)
-    except (LedgerError, PolicyError) as exc:
+    except UNRECORDABLE as exc:
         binding.blocked = str(exc)
     binding.runtime.failpoint("call.allowed")
 
@@ -326,7 +330,7 @@ def _guarded(binding: Binding, host: Any, engine: Any, call: Any) -> tuple[Any, 
             binding.tickets[call.id] = ticket
         if binding.blocked:
             raise LedgerUnavailable(binding.blocked)
-    except (LedgerError, PolicyError) as exc:
+    except UNRECORDABLE as exc:
         if ticket is not None:
             ticket.refusal = exc
         return _not_made(str(exc))

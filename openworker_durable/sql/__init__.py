@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import sqlite3
+from collections.abc import Mapping
 from importlib import resources
+from typing import Any
 
 _NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
 
@@ -15,5 +18,33 @@ def load(file: str) -> dict[str, str]:
     return {name: body.strip() for name, body in zip(pieces[1::2], pieces[2::2], strict=True)}
 
 
-QUERIES = load("queries.sql")
 SCHEMA = load("schema.sql")
+
+RESULT_COLUMNS = ("snapshot", "display")
+"""Columns that hold a result; only the statement that asks for one result reads them."""
+
+
+def _columns() -> str:
+    """Return the columns of an execution's row without its result, as the schema names them."""
+    body = SCHEMA["tables"].split("tool_executions (", 1)[1].split("PRIMARY KEY", 1)[0]
+    names = re.findall(r"^ {4}(\w+) +(?:TEXT|INTEGER|REAL|BLOB)", body, re.MULTILINE)
+    return ", ".join(n for n in names if n not in RESULT_COLUMNS)
+
+
+QUERIES = {k: v.replace("@columns@", _columns()) for k, v in load("queries.sql").items()}
+
+
+def clean(value: Any) -> Any:
+    """Return a text as SQLite can store it: lone surrogates become visible escapes."""
+    if not isinstance(value, str):
+        return value
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    return value
+
+
+def run(conn: sqlite3.Connection, name: str, params: Mapping[str, Any]) -> sqlite3.Cursor:
+    """Run one named statement with cleaned parameters."""
+    return conn.execute(QUERIES[name], {k: clean(v) for k, v in params.items()})

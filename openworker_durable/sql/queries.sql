@@ -92,32 +92,32 @@ DELETE FROM tool_executions WHERE execution_id IN (
     HAVING SUM(acknowledged_at IS NULL) = 0 AND MAX(acknowledged_at) < :before);
 
 -- name: row
-SELECT * FROM tool_executions WHERE execution_id = :execution_id AND attempt = :attempt;
+SELECT @columns@ FROM tool_executions WHERE execution_id = :execution_id AND attempt = :attempt;
 
 -- name: latest
-SELECT * FROM tool_executions WHERE execution_id = :execution_id ORDER BY attempt DESC LIMIT 1;
+SELECT @columns@ FROM tool_executions WHERE execution_id = :execution_id ORDER BY attempt DESC LIMIT 1;
 
 -- name: attempts
-SELECT * FROM tool_executions WHERE execution_id = :execution_id ORDER BY attempt;
+SELECT @columns@ FROM tool_executions WHERE execution_id = :execution_id ORDER BY attempt;
 
 -- name: by_call
-SELECT * FROM tool_executions
+SELECT @columns@ FROM tool_executions
 WHERE session_id = :session_id AND tool_call_id = :tool_call_id AND incarnation = :incarnation
 ORDER BY attempt;
 
 -- name: open_in_session
-SELECT * FROM tool_executions
+SELECT @columns@ FROM tool_executions
 WHERE session_id = :session_id AND acknowledged_at IS NULL ORDER BY dispatched_at, attempt;
 
 -- name: open_all
-SELECT * FROM tool_executions INDEXED BY tool_executions_open
+SELECT @columns@ FROM tool_executions INDEXED BY tool_executions_open
 WHERE acknowledged_at IS NULL ORDER BY dispatched_at, attempt;
 
 -- name: all_rows
-SELECT * FROM tool_executions ORDER BY dispatched_at DESC, attempt DESC LIMIT :limit;
+SELECT @columns@ FROM tool_executions ORDER BY dispatched_at DESC, attempt DESC LIMIT :limit;
 
 -- name: undecided_tool
-SELECT * FROM tool_executions
+SELECT @columns@ FROM tool_executions
 WHERE session_id = :session_id AND acknowledged_at IS NULL AND state = 'unknown'
   AND decision IS NULL AND tool_name = :tool_name ORDER BY dispatched_at LIMIT 1;
 
