@@ -139,13 +139,14 @@ class _Reader:
     def trailing(self, ref: CallRef, open_rows: list[Execution]) -> Case | None:
         assert self.reply is not None
         answered = ref.call_id in self.reply.answers
+        prompt = self.port.prompt(ref)
         attempts: list[Execution] = []
         if self.coverage:
             incarnation = self.coverage.incarnation
             name = execution_id(self.port.session_id, incarnation, ref.call_id)
-            if not answered or any(r.execution_id == name for r in open_rows):
+            is_open = any(r.execution_id == name for r in open_rows)
+            if is_open or not answered or prompt.state is not Approval.NONE:
                 attempts = self.ledger.known(rows.attempts(name))
-        prompt = self.port.prompt(ref)
         recorded = bool(attempts) or self.port.protects(ref.name)
         if not recorded and prompt.state is Approval.NONE:
             return None
@@ -173,7 +174,8 @@ class _Reader:
         if is_mangled(arguments) and row is None:
             return Case(Facts(answer=Answer.OTHER), ref, reply, None, self.port.session_id)
         intact, difference = self._intact(ref, row, prompt, digest, torn, trailing)
-        due = self._due(attempts, answer)
+        lost = answer is Answer.ABSENT or intact is not Intact.SAME
+        due = self._due(attempts, answer, lost)
         foreign = row is not None and (
             not self.coverage or row.incarnation != self.coverage.incarnation
         )
@@ -252,16 +254,16 @@ class _Reader:
             self._alive[row.owner] = self.owner.is_alive(row.owner)
         return Holder.ELSEWHERE if self._alive[row.owner] else Holder.DEAD
 
-    def _due(self, attempts: list[Execution], answer: Answer) -> list[Due]:
+    def _due(self, attempts: list[Execution], answer: Answer, lost: bool) -> list[Due]:
         """Return the follow-ups that the thread lacks and whose time has come, oldest first."""
         due = []
         for i, row in enumerate(attempts):
             if row.decision in (Decision.HAPPENED, Decision.DROP):
                 if (*row.key, row.decision.value) not in self.keys:
                     due.append(Due(row, row.decision.value))
-            elif row.decision is Decision.RETRY and i + 1 < len(attempts):
-                after = attempts[i + 1]
-                ended = after.state != State.DISPATCHED
+            elif row.decision is Decision.RETRY:
+                after = attempts[i + 1] if i + 1 < len(attempts) else None
+                ended = lost if after is None else after.state != State.DISPATCHED
                 if ended and (*row.key, Decision.RETRY.value) not in self.keys:
                     due.append(Due(row, Decision.RETRY.value, after))
         last = attempts[-1] if attempts else None

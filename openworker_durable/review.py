@@ -54,11 +54,11 @@ class ItemDraft:
     options: tuple[str, ...] = ()
 
 
-def decisions_offered(row: Execution) -> tuple[Decision, ...]:
-    """Return the decisions a person may make; a changed call offers no retry."""
+def decisions_offered(row: Execution, *, retry: bool = True) -> tuple[Decision, ...]:
+    """Return the decisions a person may make; a changed or lost call offers no retry."""
     if row.newer:
         return ()
-    if row.reason in NOT_RETRIED:
+    if row.reason in NOT_RETRIED or not retry:
         return (Decision.HAPPENED, Decision.DROP, Decision.UNSURE)
     return tuple(Decision)
 
@@ -82,9 +82,13 @@ def _began(row: Execution) -> str:
     return f"started {at}, attempt {row.attempt}"
 
 
-def draft(row: Execution) -> ItemDraft:
-    """Return the item for one unknown, undecided attempt."""
-    offered = decisions_offered(row)
+def draft(row: Execution, *, retry: bool = True) -> ItemDraft:
+    """Return the item for one unknown, undecided attempt.
+
+    Args:
+        retry: False when the conversation does not hold the call as it was recorded.
+    """
+    offered = decisions_offered(row, retry=retry)
     about = f"\n{row.preview}" if row.preview else ""
     if row.newer:
         body = (

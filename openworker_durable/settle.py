@@ -162,7 +162,8 @@ class Settler:
             await self._vouch(port, case, step)
         elif step.action is Action.ASK_PERSON and row:
             self._hit("item.before")
-            port.raise_item(draft(row), row.execution_id, row.attempt)
+            lost = case.facts.changed or case.facts.answer is Answer.ABSENT
+            port.raise_item(draft(row, retry=not lost), row.execution_id, row.attempt)
             self._hit("item.after")
             report.raised += 1
         elif step.action is Action.VOID_PROMPT and case.ref:
@@ -358,7 +359,5 @@ def _carried(
     if foreign:
         return True
     if row.decision is not None:
-        if row.decision is Decision.RETRY and not row.superseded:
-            return False
         return (row.execution_id, row.attempt, row.decision.value) in keys
     return row.key in carried

@@ -79,6 +79,11 @@ def follow_up(row: Execution, kind: str, outcome: Execution | None, shot: Snapsh
             f"About {subject}: a person says that it did not happen and is not to be done. "
             "Do not repeat it unless asked again."
         )
+    if kind == Decision.RETRY.value and outcome is None:
+        return (
+            f"About {subject}: a person said that it had not happened and was to be run once more, "
+            "but the conversation does not hold it as it was recorded. It was not run again."
+        )
     lead = f"About {subject}: " + (
         "a person said that it had not happened, and it was run once more."
         if kind == Decision.RETRY.value
@@ -98,7 +103,9 @@ def follow_up_card(row: Execution, kind: str, outcome: Execution | None) -> str:
         return f"Settled: `{row.tool_name}` happened."
     if kind == Decision.DROP.value:
         return f"Settled: `{row.tool_name}` did not happen and is left."
-    state = outcome.state.value if outcome and isinstance(outcome.state, State) else "unknown"
+    if outcome is None:
+        return f"`{row.tool_name}` could not be run once more: its call is gone."
+    state = outcome.state.value if isinstance(outcome.state, State) else "unknown"
     verb = "was run once more" if kind == Decision.RETRY.value else "has ended"
     return f"`{row.tool_name}` {verb}: {state}."
 

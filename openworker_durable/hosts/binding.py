@@ -85,6 +85,7 @@ class Binding:
         self.halted = self.cut_short = False
         self.blocked = ""
         self.tickets.clear()
+        self.unrunnable.clear()
 
     def stops(self) -> bool:
         """Say whether the turn halts: a call of the trailing reply waits for a decision."""

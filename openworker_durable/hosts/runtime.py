@@ -177,7 +177,7 @@ class Runtime:
         if not manager.try_mark_running(session_id):
             return
         try:
-            engine = self._engine(session_id)
+            engine = await self._engine(session_id)
             if engine is None:
                 return
             async for event in engine.resume():
@@ -193,10 +193,14 @@ class Runtime:
         if await self._look_after(session_id):
             await self.drive(session_id)
 
-    def _engine(self, session_id: str) -> Any:
-        """Return the session's engine, or None when the session cannot be opened."""
+    async def _engine(self, session_id: str) -> Any:
+        """Return the session's engine, its MCP tools connected, or None when it cannot be had."""
+        manager = self.manager
         try:
-            return self.manager.get_engine(session_id)
+            tools = []
+            if session_id not in manager._engines:
+                tools = await manager.prepare_mcp_tools(session_id)
+            return manager.get_engine(session_id, extra_tools=tools or None)
         except Exception as exc:
             log.warning("session %s cannot be opened (%s)", session_id, type(exc).__name__)
             return None

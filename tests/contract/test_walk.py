@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -27,6 +28,9 @@ from tests.contract.kit import OUTCOMES, audits, intent, item
 
 CALLS = ("c0", "c1", "c2")
 ENDS = (State.SUCCEEDED, State.FAILED, State.UNKNOWN)
+REACHED: Counter[int] = Counter()
+"""How often the walks dispatched a first, second, third ... attempt."""
+
 EXECUTION = {call: intent(call).execution_id for call in CALLS}
 
 
@@ -106,6 +110,7 @@ class Walk(RuleBasedStateMachine):
                 self.ledgers[side].run(verbs.dispatch, *args)
             return
         assert self.ledgers[side].run(verbs.dispatch, *args) == 1
+        REACHED[1] += 1
         self.there(call).append(Attempt(State.DISPATCHED, self.owners[side]))
         self.model.dispatched[call] += 1
         self.model.audits += 1
@@ -197,10 +202,27 @@ class Walk(RuleBasedStateMachine):
                 self.ledgers[side].run(verbs.retry, *args)
             return
         assert self.ledgers[side].run(verbs.retry, *args) == len(there) + 1
+        REACHED[len(there) + 1] += 1
         self.model.put(call, len(there), superseded=True)
         there.append(Attempt(State.DISPATCHED, self.owners[side]))
         self.model.dispatched[call] += 1
         self.model.audits += 1
+
+    @rule(call=calls, side=sides, steps=st.integers(1, 6))
+    def on_to_the_next_attempt(self, call: str, side: int, steps: int) -> None:
+        """Go the shortest way to a retry from wherever the call is; each step is checked."""
+        for _ in range(steps):
+            there = self.there(call)
+            if not there:
+                self.dispatch(call, side)
+            elif there[-1].state is State.DISPATCHED:
+                self.finish_as_owner(call, side, State.UNKNOWN)
+                self.lose(call, side)
+            elif there[-1].undecided:
+                self.decide(call, side, Decision.RETRY, 0)
+            else:
+                self.retry(call, side)
+            self.the_record_is_as_the_model_says()
 
     @rule(call=calls, side=sides, back=st.sampled_from((0, 1)))
     def acknowledge(self, call: str, side: int, back: int) -> None:
@@ -258,12 +280,14 @@ class Walk(RuleBasedStateMachine):
 
 
 def test_g3_g5_g9_random_walks_of_the_record_agree_with_the_model() -> None:
+    REACHED.clear()
     run_state_machine_as_test(
         Walk,
         settings=settings(
-            max_examples=100,
+            max_examples=80,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
     )
+    assert REACHED[2] >= 10, "the walks are deep enough to retry"

@@ -98,9 +98,7 @@ async def test_g11_ledger_reads_of_a_turn_do_not_grow_with_its_read_only_calls(
 async def test_g11_reads_beside_a_protected_call_add_no_write(lab: Lab, counter: Counter) -> None:
     submitted = []
     for size in (0, 8):
-        world = lab.world(
-            reply(*_reads(size), call("send", "k1", what="a")), folder=f"state{size}"
-        )
+        world = lab.world(reply(*_reads(size), call("send", "k1", what="a")), folder=f"state{size}")
         with counter.during() as seen:
             await world.say("go", "send")
         submitted.append(seen.count("submit"))

@@ -276,3 +276,44 @@ async def test_g13_settling_works_when_the_session_cannot_be_opened(lab: Lab) ->
     assert again.rows()[0].decision is Decision.HAPPENED
     assert path.read_text() == broken, "a thread that cannot be read is never written"
     assert lab.outside.count("send") == 1
+
+
+async def test_a_used_approval_is_not_voided_by_a_later_triage(lab: Lab) -> None:
+    world = lab.world(reply(call("send", "k1")), RuntimeError("500"))
+    await world.say("go", "send")
+    item = next(i for i in world.manager.inbox.list() if i.kind == "approval")
+    again = await world.crash().restart()
+    await again.manager.drive_attended(SESSION, retry=True)
+    await again.quiet()
+    kept = again.manager.inbox.get(item.id)
+    assert kept is not None
+    assert kept.tool_call_id == "k1"
+    with sqlite3.connect(again.folder / "coworker.db") as db:
+        stages = [r[0] for r in db.execute("SELECT stage FROM audit_events")]
+    assert "approval_void" not in stages
+
+
+async def test_a_row_whose_call_the_thread_lost_is_surfaced_without_retry(lab: Lab) -> None:
+    world = lab.world(reply(call("send", "k1")))
+    copies = lab.copies_at(world, "effect.after")
+    await world.say("go", "send")
+    lab.hook = None
+    path = copies[0] / "conversations" / f"{SESSION}.jsonl"
+    path.write_text(path.read_text().splitlines()[0] + "\n")
+    again = await world.reopen(copies[0]).restart()
+    item = again.item("send")
+    assert item.data["recovery"]["decisions"] == ["happened", "drop", "unsure"]
+    assert not await again.manager.resolve_inbox(item.id, "retry")
+    row = again.rows()[0]
+    again.runtime.ledger.run(
+        verbs.decide, row.execution_id, 1, Decision.RETRY, "elsewhere", "", 1.0
+    )
+    await again.runtime.after_turn(SESSION)
+    prompt = await again.prompt("send")
+    assert prompt.tool_call_id != "k1", "the model proposes it again, under an id of its own"
+    assert lab.outside.count("send") == 1
+    assert "was not run again" in again.follow_ups()[0]
+    assert again.items() == []
+    later = await again.crash("later").restart()
+    assert len(later.follow_ups()) == 1
+    assert lab.outside.count("send") == 1

@@ -154,6 +154,10 @@ def test_answer_of_an_unanswered_call_is_none_and_attempt_0_takes_any() -> None:
     messages = [calls("a", "b"), result_message("a", Snapshot("t"), 1.0, "x", 2)]
     assert answer_of(messages, trailing(messages), "b") is Answer.NONE
     assert answer_of(messages, trailing(messages), "a") is Answer.RESULT
+    for foreign in (result("a"), tool_message("a", "t", NOT_STARTED, 1.0)):
+        assert (
+            answer_of([calls("a"), foreign], trailing([calls("a"), foreign]), "a") is Answer.OTHER
+        )
 
 
 def test_g2_result_message_is_the_stored_text_and_display() -> None:
