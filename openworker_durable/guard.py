@@ -278,7 +278,7 @@ class Guard:
             if size > KEPT_CHARACTERS:
                 outcome = outcome.model_copy(update={"snapshot": None})
             self._kept[key] = outcome
-            if self._writing_again is None or not self._writing_again.is_alive():
+            if self._writing_again is None:
                 self._writing_again = threading.Thread(
                     target=self._write_again, name="durable-write-again", daemon=True
                 )
@@ -287,8 +287,11 @@ class Guard:
     def _write_again(self) -> None:
         pause = 0.2
         while not self._stop.wait(pause):
-            if self.commit_kept():
-                return
+            self.commit_kept()
+            with self._lock:
+                if not self._kept:
+                    self._writing_again = None
+                    return
             pause = min(pause * 1.5, 5.0)
 
     def close(self) -> None:

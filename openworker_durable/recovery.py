@@ -243,7 +243,7 @@ def _elsewhere(f: Facts, _t: Trigger) -> Action | None:
 
 
 def _dead(f: Facts, _t: Trigger) -> Action | None:
-    if f.state is not State.DISPATCHED:
+    if f.state is not State.DISPATCHED or f.holder is not Holder.DEAD:
         return None
     return Action.SETTLE_FROM_THREAD if f.answer is Answer.RESULT else Action.LOSE
 

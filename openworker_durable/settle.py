@@ -339,6 +339,7 @@ class Settler:
                 and case.row.decision is Decision.RETRY
                 and not case.row.superseded
                 and not case.facts.changed
+                and not case.facts.newer
                 and case.facts.answer is not Answer.ABSENT
             ):
                 report.retries.append(case.row)

@@ -92,11 +92,9 @@ def test_g7_c15_the_write_is_tried_again_and_the_call_is_not(guard: Guard, toggl
 def test_g7_it_heals_by_itself(toggle: Toggle) -> None:
     guard = Guard(toggle, ME)
     call(guard, toggle)
-    toggle.wrote.clear()
-    toggle.up = True
-    assert toggle.wrote.wait(20)
     again = guard._writing_again
     assert again is not None
+    toggle.up = True
     again.join(20)
     assert row_of(toggle, intent()).state is State.SUCCEEDED
     guard.close()
