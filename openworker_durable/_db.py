@@ -14,6 +14,7 @@ import queue
 import sqlite3
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -67,13 +68,25 @@ def _remedy(text: str) -> str:
 
 def _pragmas(conn: sqlite3.Connection, *, write: bool) -> None:
     conn.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
-    if write and conn.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
+    if write and _set_wal(conn) != "wal":
         raise LedgerUnavailable("the file system does not allow write-ahead logging")
     conn.execute("PRAGMA synchronous = FULL")
     if sys.platform == "darwin":
         conn.execute("PRAGMA fullfsync = ON")
     if conn.execute("PRAGMA synchronous").fetchone()[0] != 2:
         raise LedgerUnavailable("SQLite did not accept synchronous = FULL")
+
+
+def _set_wal(conn: sqlite3.Connection) -> str:
+    """Switch to write-ahead logging; SQLite's own busy timeout does not cover this switch."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            return str(conn.execute("PRAGMA journal_mode = WAL").fetchone()[0])
+        except sqlite3.OperationalError as exc:
+            if "locked" not in str(exc) or time.monotonic() >= deadline:
+                raise
+            time.sleep(0.005)
 
 
 def _version(conn: sqlite3.Connection) -> int:

@@ -19,8 +19,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import aiosqlite
 
-from ._db import BUSY_SECONDS, Writer, open_reader, translate
-from .errors import LedgerNotFound
+from ._db import Writer, open_reader, translate
+from .errors import LedgerNotFound, LedgerUnavailable
 from .failpoints import Failpoint, no_failpoint
 from .rows import Query
 from .sql import run
@@ -47,6 +47,7 @@ class Ledger:
         self._local = threading.local()
         self._readers: list[sqlite3.Connection] = []
         self._lock = threading.Lock()
+        self._closed = False
 
     @property
     def commits(self) -> int:
@@ -111,17 +112,26 @@ class Ledger:
 
     @contextlib.asynccontextmanager
     async def watching(self) -> Any:
-        """Yield an asynchronous reader, for code that polls the ledger on the event loop."""
-        open_reader(self.path).close()
-        uri = f"{self.path.absolute().as_uri()}?mode=ro"
-        async with aiosqlite.connect(uri, uri=True, timeout=BUSY_SECONDS) as db:
-            db.row_factory = sqlite3.Row
-            yield Watch(db, self.path)
+        """Yield an asynchronous reader, for code that polls the ledger on the event loop.
+
+        Raises:
+            LedgerNotFound, LedgerUnavailable, LedgerCorrupt, LedgerTooNew.
+        """
+        opener = _Opener(self.path)
+        db = aiosqlite.Connection(opener, iter_chunk_size=64)
+        # A reader must never keep the process from ending.
+        db._thread.daemon = True
+        try:
+            async with db:
+                yield Watch(db)
+        finally:
+            opener.close()
 
     def close(self) -> None:
         """Write what was deferred and close every connection; the ledger is unusable then."""
         self._writer.close()
         with self._lock:
+            self._closed = True
             readers, self._readers = self._readers, []
         for conn in readers:
             with contextlib.suppress(sqlite3.Error):
@@ -132,9 +142,13 @@ class Ledger:
         conn: sqlite3.Connection | None = getattr(self._local, "conn", None)
         if conn is None:
             conn = open_reader(self.path)
-            self._local.conn = conn
             with self._lock:
-                self._readers.append(conn)
+                if not self._closed:
+                    self._readers.append(conn)
+                    self._local.conn = conn
+                    return conn
+            conn.close()
+            raise LedgerUnavailable("the ledger of this process was closed")
         return conn
 
     def _drop_reader(self) -> None:
@@ -147,12 +161,32 @@ class Ledger:
                 conn.close()
 
 
+class _Opener:
+    """Opens a reader in another thread, and closes it also when nobody waits for it any more."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._made: list[sqlite3.Connection] = []
+        self._gone = False
+
+    def __call__(self) -> sqlite3.Connection:
+        conn = open_reader(self._path)
+        self._made.append(conn)
+        if self._gone:
+            conn.close()
+        return conn
+
+    def close(self) -> None:
+        self._gone = True
+        for conn in self._made:
+            conn.close()
+
+
 class Watch:
     """An asynchronous reader: sees cheaply whether anything changed, and runs queries."""
 
-    def __init__(self, db: aiosqlite.Connection, path: Path) -> None:
+    def __init__(self, db: aiosqlite.Connection) -> None:
         self._db = db
-        self._path = path
         self._seen: int | None = None
 
     async def changed(self) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import sqlite3
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -289,7 +290,7 @@ async def test_c20_two_surfaces_decide_oppositely(lab: Lab) -> None:
     await again.quiet()
     assert again.rows()[0].decision is Decision.HAPPENED
     assert lab.outside.count("send") == 1
-    with sqlite3.connect(again.folder / "coworker.db") as db:
+    with closing(sqlite3.connect(again.folder / "coworker.db")) as db, db:
         (count,) = db.execute(
             "SELECT COUNT(*) FROM audit_events WHERE stage = 'decision'"
         ).fetchone()
@@ -348,7 +349,7 @@ async def test_c24_no_secret_in_anything_we_write(
     ours = [i for i in world.manager.inbox.list() if i.kind == "recovery_required"]
     assert CANARY not in json.dumps([vars(i) for i in ours])
     assert CANARY not in caplog.text
-    with sqlite3.connect(world.folder / "coworker.db") as db:
+    with closing(sqlite3.connect(world.folder / "coworker.db")) as db, db:
         rows = db.execute("SELECT * FROM audit_events WHERE connector = 'durable'").fetchall()
         executions = db.execute("SELECT * FROM tool_executions").fetchall()
     assert rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -194,7 +195,7 @@ async def test_a_newer_protocols_row_is_never_run(lab: Lab) -> None:
     copies = lab.copies_at(world, "effect.before")
     await world.say("go", "send")
     lab.hook = None
-    with sqlite3.connect(copies[0] / "coworker.db") as db:
+    with closing(sqlite3.connect(copies[0] / "coworker.db")) as db, db:
         db.execute("UPDATE tool_executions SET protocol_version = 9, state = 'novel'")
     lab.outside.effects.clear()
     again = await world.reopen(copies[0]).restart()
@@ -288,7 +289,7 @@ async def test_a_used_approval_is_not_voided_by_a_later_triage(lab: Lab) -> None
     kept = again.manager.inbox.get(item.id)
     assert kept is not None
     assert kept.tool_call_id == "k1"
-    with sqlite3.connect(again.folder / "coworker.db") as db:
+    with closing(sqlite3.connect(again.folder / "coworker.db")) as db, db:
         stages = [r[0] for r in db.execute("SELECT stage FROM audit_events")]
     assert "approval_void" not in stages
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +166,7 @@ def _mark_unknown(world: World, call_id: str) -> None:
     """Make a known row unknown, as if its outcome had been lost: for walks with two of them."""
     import sqlite3
 
-    with sqlite3.connect(world.folder / "coworker.db") as db:
+    with closing(sqlite3.connect(world.folder / "coworker.db")) as db, db:
         db.execute(
             "UPDATE tool_executions SET state='unknown', reason='owner_died', snapshot=NULL,"
             " snapshot_digest=NULL, acknowledged_at=NULL WHERE tool_call_id = ?",

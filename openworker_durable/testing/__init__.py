@@ -1,0 +1,46 @@
+"""The crash kit: for tests of this package, and of connectors whose tools must survive a kill.
+
+`EffectService` is the outside world, `CrashLab` starts and kills real processes,
+`check_invariants` says what must hold afterwards. See docs/testing-kit.md.
+"""
+
+from __future__ import annotations
+
+from .crash import CrashLab, Outcome, every_kill
+from .effects import Behaviour, Effect, EffectService, post
+from .invariants import check_invariants
+from .scenario import (
+    CRASH_POINTS,
+    PLACES,
+    RECOVER,
+    STEPS,
+    Call,
+    Fail,
+    Kill,
+    Scenario,
+    one_call,
+    one_turn,
+    reply,
+)
+
+__all__ = [
+    "CRASH_POINTS",
+    "PLACES",
+    "RECOVER",
+    "STEPS",
+    "Behaviour",
+    "Call",
+    "CrashLab",
+    "Effect",
+    "EffectService",
+    "Fail",
+    "Kill",
+    "Outcome",
+    "Scenario",
+    "check_invariants",
+    "every_kill",
+    "one_call",
+    "one_turn",
+    "post",
+    "reply",
+]

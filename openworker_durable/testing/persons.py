@@ -1,0 +1,125 @@
+"""Inside the child: the person who answers prompts and decides what became of unknown calls."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+from .. import rows, verbs
+from ..errors import LedgerError
+from ..hosts.reference.inbox import InboxItem
+from ..hosts.reference.manager import SessionManager
+from ..hosts.runtime import POLL_SECONDS, Runtime
+from ..hosts.session import recovery_of
+from ..ledger import DATABASE, Ledger
+from ..models import Execution
+from ..review import read_decision
+from .scenario import Scenario
+
+
+class Persons:
+    """The person's half of a `Player`, whose constructor sets the attributes."""
+
+    scenario: Scenario
+    manager: SessionManager
+    session: str
+    notes: list[str]
+    clicks: set[asyncio.Task[Any]]
+    words: Iterator[str]
+    leaving: bool
+
+    @property
+    def runtime(self) -> Runtime | None:
+        raise NotImplementedError
+
+    def begin(self, work: Coroutine[Any, Any, Any], among: set[asyncio.Task[Any]]) -> None:
+        raise NotImplementedError
+
+    async def until(self, true: Callable[[], bool], seconds: float = 3600.0) -> bool:
+        raise NotImplementedError
+
+    # -- prompts
+    def _prompts(self) -> list[InboxItem]:
+        return [i for i in self.manager.inbox.list(state="pending") if i.kind == "approval"]
+
+    def parked(self) -> bool:
+        """Say whether a turn waits for a prompt that nobody will answer."""
+        if not self.leaving:
+            return False
+        waiting = self.manager.inbox._waiters
+        return any(i.id in waiting and not waiting[i.id].is_set() for i in self._prompts())
+
+    def will_answer(self) -> bool:
+        """Say whether there is a prompt that is about to be answered."""
+        return not self.leaving and bool(self._prompts())
+
+    async def answer_prompts(self) -> None:
+        """Answer every prompt as it comes, until cancelled."""
+        seen: set[str] = set()
+        while True:
+            for item in self._prompts():
+                if not self.leaving and item.id not in seen:
+                    seen.add(item.id)
+                    click = self.manager.resolve_inbox(item.id, next(self.words))
+                    self.begin(click, self.clicks)
+            await asyncio.sleep(0.001)
+
+    async def do_answer(self, word: str) -> None:
+        for item in self._prompts():
+            self.begin(self.manager.resolve_inbox(item.id, word), self.clicks)
+        await self.do_settle()
+
+    async def do_settle(self) -> None:
+        raise NotImplementedError
+
+    # -- decisions
+    async def do_decide(self, which: str, word: str, surface: str = "inbox") -> None:
+        """Decide every undecided attempt of a call, or of all of them (`*`)."""
+        for row in self._undecided(which):
+            if surface == "inbox":
+                self.begin(self._decide_item(row, word), self.clicks)
+            else:
+                await self._decide_elsewhere(row, word)
+            await self.do_settle()
+
+    def _undecided(self, which: str) -> list[Execution]:
+        with contextlib.closing(Ledger(self.scenario.state_dir / DATABASE)) as ledger:
+            found = ledger.known(rows.open_all())
+        return [
+            r for r in found
+            if r.undecided and not r.superseded and which in ("*", r.tool_call_id)
+        ]  # fmt: skip
+
+    async def _decide_item(self, row: Execution, word: str) -> None:
+        for item in self.manager.inbox.list(state="pending"):
+            ids = recovery_of(item)
+            if (ids.get("execution_id"), ids.get("attempt")) == row.key:
+                taken = await self.manager.resolve_inbox(item.id, word)
+                self.notes.append(f"decide {row.tool_call_id} {word}: {taken}")
+                return
+        self.notes.append(f"decide {row.tool_call_id} {word}: no item")
+
+    async def _decide_elsewhere(self, row: Execution, word: str) -> None:
+        """Decide as another process would: straight into the ledger."""
+        read = read_decision(word)
+        if read is None:
+            self.notes.append(f"decide {row.tool_call_id} {word}: no decision")
+            return
+        at = (row.ended_at or row.dispatched_at) + 1
+        with contextlib.closing(Ledger(self.scenario.state_dir / DATABASE)) as ledger:
+            try:
+                await ledger.ask(verbs.decide, *row.key, read.decision, "cli", read.note, at)
+                self.notes.append(f"decide {row.tool_call_id} {word}: True")
+            except LedgerError as exc:
+                self.notes.append(f"decide {row.tool_call_id} {word}: {type(exc).__name__}")
+            pause = self.scenario.poll_seconds or POLL_SECONDS
+            await self.until(lambda: not self._waits(ledger, row), 4 * pause)
+
+    def _waits(self, ledger: Ledger, row: Execution) -> bool:
+        """Say whether the server process has not acted on a decided row yet."""
+        if self.runtime is None:
+            return False
+        now = ledger.first(rows.row(*row.key))
+        return now is not None and now.acknowledged_at is None and not now.superseded
