@@ -9,7 +9,7 @@ from .guard import ExecutionContext, Guard, Handle, current_execution
 from .hosts.attach import Attachment, attach
 from .ledger import Ledger
 from .models import Authority, Execution, Intent, Outcome
-from .policy import MANUAL, RecoveryPolicy
+from .policy import MANUAL, RecoveryPolicy, Retention
 from .staged import record_in
 from .states import AuthorityKind, Decision, Reason, State
 
@@ -30,6 +30,7 @@ __all__ = [
     "Outcome",
     "Reason",
     "RecoveryPolicy",
+    "Retention",
     "State",
     "attach",
     "current_execution",

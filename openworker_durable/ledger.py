@@ -126,6 +126,10 @@ class Ledger:
                 yield Watch(db)
         finally:
             opener.close()
+            if db._thread.is_alive():
+                # Cancelled while it was opened: let its thread end before the loop does.
+                db.stop()
+                db._thread.join(2)
 
     def close(self) -> None:
         """Write what was deferred and close every connection; the ledger is unusable then."""

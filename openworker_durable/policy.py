@@ -36,6 +36,23 @@ class RecoveryPolicy:
 
 MANUAL = RecoveryPolicy()
 
+
+@dataclass(frozen=True)
+class Retention:
+    """How long what is settled, and safe in its thread, is kept. Open rows never expire.
+
+    Args:
+        snapshot_days: days after which a stored result is dropped.
+        row_days: days after which the row itself is dropped.
+    """
+
+    snapshot_days: float = 30
+    row_days: float = 400
+
+
+KEEP = Retention()
+"""What applies when nothing else is said."""
+
 POLICY_FIELD = "recovery_policy"
 """The attribute of a tool's spec (or of its function) that carries a `RecoveryPolicy`."""
 

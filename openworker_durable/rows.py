@@ -32,8 +32,7 @@ def snapshot_of(row: sqlite3.Row) -> Snapshot | None:
     """Return the stored result, or None when there is none (any more)."""
     if row["snapshot"] is None:
         return None
-    text = bytes(row["snapshot"]).decode("utf-8", "surrogatepass")
-    return Snapshot(text=text, display=row["display"], lossy=bool(row["lossy"]))
+    return Snapshot.unpack(bytes(row["snapshot"]), lossy=bool(row["lossy"]))
 
 
 def _audit_of(row: sqlite3.Row) -> AuditEntry:
@@ -71,14 +70,6 @@ def row(execution_id: str, attempt: int) -> Query[Execution]:
 def attempts(execution_id: str) -> Query[Execution]:
     """All attempts of an execution, first to last."""
     return Query("attempts", {"execution_id": execution_id}, execution_of)
-
-
-def by_call(session_id: str, incarnation: str, tool_call_id: str) -> Query[Execution]:
-    """All attempts of the call with this id in this life of the session."""
-    params = {
-        "session_id": session_id, "incarnation": incarnation, "tool_call_id": tool_call_id,
-    }  # fmt: skip
-    return Query("by_call", params, execution_of)
 
 
 def open_in_session(session_id: str) -> Query[Execution]:

@@ -147,7 +147,9 @@ class Settler:
         row, at = case.row, self.clock()
         if step.action is Action.LOSE and row:
             reason = Reason.OWNER_DIED
-            if row.owner == self.guard.owner:
+            if case.facts.answer is Answer.ABSENT and port.exists() and port.readable():
+                reason = Reason.LOST_THREAD
+            elif row.owner == self.guard.owner:
                 reason = Reason.EVIDENCE_LOST
             await self.ledger.ask(verbs.lose, row.execution_id, row.attempt, row.owner, reason, at)
         elif step.action is Action.COMMIT_EVIDENCE and row:
@@ -195,8 +197,8 @@ class Settler:
         shot = Snapshot(text=str(message.get("content") or ""))
         state = State.FAILED if thread.mark_of(message).get("failed") else State.SUCCEEDED
         await self.ledger.ask(
-            verbs.found_in_thread, row.execution_id, row.attempt, row.owner, state, shot.text,
-            shot.digest, self.clock(),
+            verbs.found_in_thread, row.execution_id, row.attempt, row.owner, state, shot,
+            self.clock(),
         )  # fmt: skip
 
     async def _vouch(self, port: SessionPort, case: Case, step: Step) -> None:

@@ -42,6 +42,19 @@ class Snapshot:
         """Return the SHA-256 of the text, 64 hex digits."""
         return hashlib.sha256(self.text.encode("utf-8", "surrogatepass")).hexdigest()
 
+    def pack(self) -> bytes:
+        """Return text and sidecar as the one value that the ledger stores."""
+        display = (self.display or "").encode("utf-8", "surrogatepass")
+        return b"%x\n" % len(display) + display + self.text.encode("utf-8", "surrogatepass")
+
+    @classmethod
+    def unpack(cls, stored: bytes, *, lossy: bool = False) -> Snapshot:
+        """Return what `pack` made a value of."""
+        size, _, rest = stored.partition(b"\n")
+        cut = int(size, 16)
+        display = rest[:cut].decode("utf-8", "surrogatepass") or None
+        return cls(rest[cut:].decode("utf-8", "surrogatepass"), display, lossy)
+
     def display_value(self) -> Any:
         """Return the sidecar as a value, or None."""
         return json.loads(self.display) if self.display else None

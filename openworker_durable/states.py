@@ -97,6 +97,8 @@ MOVES: tuple[Move, ...] = (
     Move("finish", State.DISPATCHED, State.SUCCEEDED, "The call returned."),
     Move("finish", State.DISPATCHED, State.FAILED, "The call failed, and nothing was done."),
     Move("finish", State.DISPATCHED, State.UNKNOWN, "The call ended; its effect is in doubt."),
+    Move("found_in_thread", State.DISPATCHED, State.SUCCEEDED, "The saved thread has its result."),
+    Move("found_in_thread", State.DISPATCHED, State.FAILED, "The saved thread has its failure."),
     Move("lose", State.DISPATCHED, State.UNKNOWN, "Its owner is gone and left no outcome."),
     Move("vouch", None, State.UNKNOWN, "Recovery found a call it cannot vouch for."),
     Move("finish", State.UNKNOWN, State.SUCCEEDED, "Its own outcome arrived late."),

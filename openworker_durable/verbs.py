@@ -13,6 +13,7 @@ from typing import Any
 from .errors import AlreadyDecided, AlreadyRecorded, ApprovalSpent, NotOwner, Refused
 from .models import Authority, Coverage, Execution, Intent, Outcome
 from .rows import coverage_of, execution_of
+from .snapshot import Snapshot
 from .sql import run
 from .states import (
     FINAL_DECISIONS,
@@ -217,8 +218,7 @@ def finish(
             "state": outcome.state.value,
             "reason": Reason.LATE.value if late else outcome.reason.value,
             "detail": outcome.detail[:200],
-            "snapshot": shot.text.encode("utf-8", "surrogatepass") if shot else None,
-            "display": shot.display if shot else None, "digest": shot.digest if shot else None,
+            "snapshot": shot.pack() if shot else None, "digest": shot.digest if shot else None,
             "lossy": int(bool(shot and shot.lossy)),
         },
     )  # fmt: skip
@@ -272,13 +272,13 @@ def lose(
 
 def found_in_thread(
     conn: sqlite3.Connection, execution_id: str, attempt: int, owner: str, state: State,
-    text: str, digest: str, at: float,
+    shot: Snapshot, at: float,
 ) -> bool:  # fmt: skip
     """Settle a dispatched attempt by the result that stands in the saved thread."""
     done = run(conn, "found_in_thread",
         {"execution_id": execution_id, "attempt": attempt, "owner": owner,
-         "state": state.value, "snapshot": text.encode("utf-8", "surrogatepass"),
-         "digest": digest, "at": at},
+         "state": state.value, "snapshot": shot.pack(), "digest": shot.digest,
+         "at": at},
     )  # fmt: skip
     if done.rowcount != 1:
         return False

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..failpoints import Failpoint, no_failpoint
+from ..policy import KEEP, Retention
 from .call_hooks import CallHooks
 from .engine_hooks import EngineHooks
 from .manager_hooks import ManagerHooks
@@ -46,11 +47,14 @@ class Attachment:
 _attached: dict[str, Attachment] = {}
 
 
-def attach(names: HostNames, *, failpoint: Failpoint = no_failpoint) -> Attachment:
+def attach(
+    names: HostNames, *, retention: Retention = KEEP, failpoint: Failpoint = no_failpoint
+) -> Attachment:
     """Attach to a host's classes; once attached, again is the same attachment.
 
     Args:
         names: how the host's classes are found.
+        retention: how long settled rows and their results are kept.
         failpoint: see `failpoints`; only tests pass one.
 
     Raises:
@@ -73,7 +77,9 @@ def attach(names: HostNames, *, failpoint: Failpoint = no_failpoint) -> Attachme
         StoreHooks(names.load("item")).attach(
             patches, names.load("inbox"), names.load("audit"), names.load("conversations")
         )
-        ManagerHooks(names, failpoint, done.runtimes).attach(patches, names.load("manager"))
+        ManagerHooks(names, failpoint, retention, done.runtimes).attach(
+            patches, names.load("manager")
+        )
     except BaseException:
         patches.restore()
         raise

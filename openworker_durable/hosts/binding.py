@@ -227,6 +227,11 @@ class Binding:
             return None
         return stat.st_size, stat.st_mtime_ns
 
+    def is_stale(self) -> bool:
+        """Say whether the saved thread was written by somebody else since."""
+        now = self._look()
+        return now is not None and now != self._stat
+
     def reload_if_stale(self) -> None:
         """Read the saved thread again when another process wrote it since."""
         now = self._look()

@@ -11,6 +11,7 @@ from typing import Any
 
 from .. import verbs
 from ..errors import LedgerError
+from ..policy import Retention
 from .binding import Binding
 from .files import mend_thread
 from .patching import Patches
@@ -30,8 +31,11 @@ def runtime_of(thing: Any) -> Runtime | None:
 class ManagerHooks:
     """Builds the wrappers for one host."""
 
-    def __init__(self, names: Any, failpoint: Any, runtimes: list[Runtime]) -> None:
+    def __init__(
+        self, names: Any, failpoint: Any, retention: Retention, runtimes: list[Runtime]
+    ) -> None:
         self.names, self.failpoint, self.runtimes = names, failpoint, runtimes
+        self.retention = retention
 
     def attach(self, patches: Patches, manager: type) -> None:
         """Wrap the manager's methods."""
@@ -54,7 +58,7 @@ class ManagerHooks:
         def __init__(manager: Any, *args: Any, **kwargs: Any) -> None:
             host(manager, *args, **kwargs)
             state_dir = Path(manager.session_store.db_path).parent
-            runtime = runtime_for(state_dir, self.names, self.failpoint)
+            runtime = runtime_for(state_dir, self.names, self.failpoint, self.retention)
             runtime.manager = manager
             if runtime not in self.runtimes:
                 self.runtimes.append(runtime)

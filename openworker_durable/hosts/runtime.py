@@ -22,6 +22,7 @@ from ..guard import Guard
 from ..ledger import DATABASE, Ledger
 from ..models import Execution, Intent
 from ..owner import Owner, ServerLock
+from ..policy import KEEP, Retention
 from ..recovery import Trigger
 from ..settle import Report, Settler
 from ..states import Decision, State
@@ -34,10 +35,6 @@ log = logging.getLogger("openworker_durable")
 POLL_SECONDS = 0.4
 """How often the server process looks whether another process changed the ledger."""
 
-SNAPSHOT_DAYS = 30
-ROW_DAYS = 400
-"""How long acknowledged results, and settled rows, are kept."""
-
 AT_ONCE = 4
 """Most sessions that durable resume drives at the same time after a start."""
 
@@ -48,13 +45,16 @@ class Runtime:
     Args:
         state_dir: the host's state folder.
         names: the host's names.
+        retention: how long settled rows are kept.
         clock, fresh, failpoint: see those modules.
     """
 
     def __init__(
         self, state_dir: Path, names: HostNames, *, clock: Clock = now,
         fresh: IdFactory = fresh_id, failpoint: Failpoint = no_failpoint,
+        retention: Retention = KEEP,
     ) -> None:  # fmt: skip
+        self.retention = retention
         self.state_dir = state_dir
         self.names = names
         self.clock, self.fresh, self.failpoint = clock, fresh, failpoint
@@ -168,6 +168,30 @@ class Runtime:
         """
         with self.owner.hold(session_id):
             yield
+
+    @contextlib.contextmanager
+    def writing(self, session_id: str) -> Iterator[bool]:
+        """Yield whether this process may save the session's thread now.
+
+        Not while another process drives the session, and not from an engine that has not seen
+        what another process saved: that engine reads the thread again instead.
+        """
+        if self.owner.holds(session_id):
+            yield True
+            return
+        try:
+            hold = self.owner.hold(session_id)
+        except SessionHeld as exc:
+            log.warning("not saved here: %s", exc)
+            yield False
+            return
+        with hold:
+            binding = binding_of(self.manager._engines.get(session_id))
+            if binding is not None and binding.is_stale():
+                binding.reload_if_stale()
+                yield False
+            else:
+                yield True
 
     async def drive(self, session_id: str) -> None:
         """Resume a session as durable resume does: claimed first, its tools connected, saved."""
@@ -331,10 +355,12 @@ class Runtime:
             self.spawn(one, session_id)
 
     def _expire(self) -> None:
-        day = 86400.0
+        day, keep = 86400.0, self.retention
         with contextlib.suppress(LedgerError):
             self.ledger.run(
-                verbs.expire, self.clock() - SNAPSHOT_DAYS * day, self.clock() - ROW_DAYS * day
+                verbs.expire,
+                self.clock() - keep.snapshot_days * day,
+                self.clock() - keep.row_days * day,
             )
 
     # -- watching the ledger
@@ -423,12 +449,14 @@ _runtimes: dict[Path, Runtime] = {}
 _lock = threading.Lock()
 
 
-def runtime_for(state_dir: Path, names: HostNames, failpoint: Failpoint) -> Runtime:
+def runtime_for(
+    state_dir: Path, names: HostNames, failpoint: Failpoint, retention: Retention = KEEP
+) -> Runtime:
     """Return this process's runtime of a state folder, made when there is none."""
     key = state_dir.resolve()
     with _lock:
         if key not in _runtimes:
-            _runtimes[key] = Runtime(key, names, failpoint=failpoint)
+            _runtimes[key] = Runtime(key, names, failpoint=failpoint, retention=retention)
         return _runtimes[key]
 
 

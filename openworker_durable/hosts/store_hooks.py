@@ -153,13 +153,19 @@ class StoreHooks:
 
     # -- saved threads
     def save_thread(self, host: Callable[..., None]) -> Callable[..., None]:
-        """Note how many messages are on disk."""
+        """Save only what this process may write: not over the turn of another process."""
 
         def save(store: Any, record: Any) -> None:
-            host(store, record)
             runtime = runtime_of(store)
-            if runtime is not None:
-                runtime.note_saved(store._durable_manager, record.session_id, len(record.messages))
+            if runtime is None:
+                host(store, record)
+                return
+            with runtime.writing(record.session_id) as allowed:
+                if allowed:
+                    host(store, record)
+                    runtime.note_saved(
+                        store._durable_manager, record.session_id, len(record.messages)
+                    )
 
         return save
 

@@ -20,15 +20,15 @@ def load(file: str) -> dict[str, str]:
 
 SCHEMA = load("schema.sql")
 
-RESULT_COLUMNS = ("snapshot", "display")
-"""Columns that hold a result; only the statement that asks for one result reads them."""
+RESULT_COLUMN = "snapshot"
+"""The one column that holds results; only the statement that asks for one reads it."""
 
 
 def _columns() -> str:
     """Return the columns of an execution's row without its result, as the schema names them."""
     body = SCHEMA["tables"].split("tool_executions (", 1)[1].split("PRIMARY KEY", 1)[0]
     names = re.findall(r"^ {4}(\w+) +(?:TEXT|INTEGER|REAL|BLOB)", body, re.MULTILINE)
-    return ", ".join(n for n in names if n not in RESULT_COLUMNS)
+    return ", ".join(n for n in names if n != RESULT_COLUMN)
 
 
 QUERIES = {k: v.replace("@columns@", _columns()) for k, v in load("queries.sql").items()}

@@ -20,7 +20,7 @@ WHERE execution_id = :execution_id AND attempt = :attempt
 -- name: finish
 UPDATE tool_executions
 SET state = :state, reason = :reason, detail = :detail, ended_at = :at, snapshot = :snapshot,
-    display = :display, snapshot_digest = :digest, lossy = :lossy
+    snapshot_digest = :digest, lossy = :lossy
 WHERE execution_id = :execution_id AND attempt = :attempt AND owner = :owner
   AND superseded = 0
   AND (state = 'dispatched'
@@ -74,16 +74,12 @@ SET covered_digest = :digest, covered_ordinal = :ordinal, covered_at = :at,
     audit_mark = (SELECT COALESCE(MAX(id), 0) FROM audit_events)
 WHERE session_id = :session_id AND deleted_at IS NULL AND protocol_version <= :protocol;
 
--- name: void_coverage
-UPDATE session_protocol SET covered_digest = ''
-WHERE session_id = :session_id AND deleted_at IS NULL;
-
 -- name: tombstone
 UPDATE session_protocol SET deleted_at = :at
 WHERE session_id = :session_id AND deleted_at IS NULL;
 
 -- name: drop_snapshots
-UPDATE tool_executions SET snapshot = NULL, display = NULL
+UPDATE tool_executions SET snapshot = NULL
 WHERE acknowledged_at IS NOT NULL AND acknowledged_at < :before AND snapshot IS NOT NULL;
 
 -- name: drop_rows
@@ -99,11 +95,6 @@ SELECT @columns@ FROM tool_executions WHERE execution_id = :execution_id ORDER B
 
 -- name: attempts
 SELECT @columns@ FROM tool_executions WHERE execution_id = :execution_id ORDER BY attempt;
-
--- name: by_call
-SELECT @columns@ FROM tool_executions
-WHERE session_id = :session_id AND tool_call_id = :tool_call_id AND incarnation = :incarnation
-ORDER BY attempt;
 
 -- name: open_in_session
 SELECT @columns@ FROM tool_executions
@@ -129,7 +120,7 @@ SELECT execution_id FROM tool_executions
 WHERE session_id = :session_id AND tool_call_id = :tool_call_id LIMIT 1;
 
 -- name: snapshot
-SELECT snapshot, display, lossy FROM tool_executions
+SELECT snapshot, lossy FROM tool_executions
 WHERE execution_id = :execution_id AND attempt = :attempt;
 
 -- name: session

@@ -31,7 +31,6 @@ CREATE TABLE IF NOT EXISTS tool_executions (
     dispatched_at    REAL    NOT NULL,
     ended_at         REAL,
     snapshot         BLOB,
-    display          TEXT,
     snapshot_digest  TEXT,
     lossy            INTEGER NOT NULL DEFAULT 0,
     decision         TEXT    CHECK (decision IN ('happened', 'retry', 'drop')),

@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
-from .crash import CrashLab, Outcome, every_kill
+from .crash import Child, CrashLab, every_kill
 from .effects import Behaviour, Effect, EffectService, post
 from .invariants import check_invariants
+from .outcome import Outcome
 from .scenario import (
     CRASH_POINTS,
     PLACES,
@@ -30,6 +31,7 @@ __all__ = [
     "STEPS",
     "Behaviour",
     "Call",
+    "Child",
     "CrashLab",
     "Effect",
     "EffectService",

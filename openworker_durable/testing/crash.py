@@ -14,29 +14,23 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import multiprocessing
 import shutil
-import sqlite3
 import sys
 import threading
 import time
 import types
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from .. import rows
-from ..hosts.files import read_json_tolerant
-from ..ledger import DATABASE, Ledger
-from ..models import Execution
-from ..thread import Message
 from . import child as child_module
-from .effects import Effect, EffectService
+from .disk import fill, read_object
+from .effects import EffectService
+from .outcome import Outcome
 from .player import LOOK, flag_of
 from .scenario import PLACES, Kill, Scenario
 
@@ -47,76 +41,6 @@ KILL_CODES = (9, -15) if sys.platform == "win32" else (-9,)
 """Exit codes of a process that killed itself, or was killed."""
 
 _starting = threading.Lock()
-
-
-@dataclass
-class Outcome:
-    """What one process did, and what it left on disk.
-
-    Args:
-        scenario: what it was to do.
-        exit_code: 0 when it ended by itself, minus the signal's number when it was killed.
-        hung: it had to be ended because its time was over.
-        thread: the saved conversation; unreadable lines are left out.
-        items: the session's inbox items as saved.
-        rows: the session's rows in the ledger, without results.
-        deleted: the session was deleted, and only its rows are left.
-        effects: what the service did for the session, in order.
-        told: the process's own report; empty when it was killed.
-        trace: the stacks of a process that hung.
-    """
-
-    scenario: Scenario
-    exit_code: int
-    hung: bool = False
-    thread: list[Message] = field(default_factory=list)
-    items: list[dict[str, Any]] = field(default_factory=list)
-    rows: list[Execution] = field(default_factory=list)
-    deleted: bool = False
-    effects: list[Effect] = field(default_factory=list)
-    told: dict[str, Any] = field(default_factory=dict)
-    trace: str = ""
-
-    @property
-    def killed(self) -> bool:
-        """Say whether the process died by a kill, its own or ours."""
-        return self.exit_code in KILL_CODES and not self.hung
-
-    @property
-    def ended_by(self) -> str:
-        """Return how the process ended, in a word or two."""
-        if self.hung:
-            return "hung"
-        if self.killed:
-            return "TerminateProcess" if sys.platform == "win32" else "SIGKILL"
-        return f"exit {self.exit_code}"
-
-    @property
-    def hits(self) -> Counter[str]:
-        """Return how often each place was reached; empty when the process was killed."""
-        return Counter(self.told.get("hits", ()))
-
-    @property
-    def errors(self) -> list[str]:
-        """Return what went wrong inside the process: exceptions and logged errors."""
-        return list(self.told.get("errors", ()))
-
-    @property
-    def provider_errors(self) -> list[str]:
-        """Return what the model's service refused or failed at."""
-        return list(self.told.get("provider_errors", ()))
-
-    def events(self, kind: str) -> list[dict[str, Any]]:
-        """Return the data of the host's events of one type."""
-        return [e.get("data", {}) for e in self.told.get("events", ()) if e.get("type") == kind]
-
-    def count(self, key: str) -> int:
-        """Return how often `key` was done."""
-        return sum(e.key == key for e in self.effects)
-
-    def pending(self, kind: str) -> list[dict[str, Any]]:
-        """Return the pending inbox items of one kind."""
-        return [i for i in self.items if i.get("kind") == kind and i.get("state") == "pending"]
 
 
 class Child:
@@ -167,7 +91,7 @@ class Child:
             self.process.close()
         outcome = self.lab.look(self.scenario, 0 if code is None else code)
         outcome.hung = hung
-        outcome.told = _read(self.report)
+        outcome.told = read_object(self.report)
         if hung:
             outcome.trace = child_module.trace_of(self.report).read_text(encoding="utf-8")
         return outcome
@@ -226,19 +150,13 @@ class CrashLab:
 
     def look(self, scenario: Scenario, exit_code: int = 0) -> Outcome:
         """Look at a state folder as it is on disk now."""
-        state, session = scenario.state_dir, scenario.session
-        items = _read(state / "inbox.json").get("items", [])
-        effects = self.service.effects(scenario.world)
-        recorded, living = _recorded(state, session)
-        return Outcome(
-            scenario,
-            exit_code,
-            thread=_saved_thread(state / "conversations" / f"{session}.jsonl"),
-            items=[i for i in items if i.get("session_id") == session],
-            rows=recorded,
-            deleted=bool(recorded) and not living,
-            effects=[e for e in effects if e.body.get("session") == session],
-        )
+        outcome = Outcome(scenario, exit_code)
+        outcome.effects = [
+            e for e in self.service.effects(scenario.world)
+            if e.body.get("session") == scenario.session
+        ]  # fmt: skip
+        fill(outcome)
+        return outcome
 
 
 def every_kill(
@@ -260,34 +178,6 @@ def every_kill(
             if place in places:
                 folder = lab.copy(scenario.state_dir)
                 yield replace(scenario, state_dir=folder, kill=Kill(place, nth))
-
-
-# -- what is on disk
-def _read(path: Path) -> dict[str, Any]:
-    found = read_json_tolerant(path) if path.exists() else None
-    return found if isinstance(found, dict) else {}
-
-
-def _saved_thread(path: Path) -> list[Message]:
-    messages: list[Message] = []
-    if path.exists():
-        for line in path.read_bytes().splitlines():
-            with contextlib.suppress(ValueError):
-                messages.append(json.loads(line))
-    return messages
-
-
-def _recorded(state: Path, session: str) -> tuple[list[Execution], bool]:
-    """Return a session's rows, and whether the ledger knows it as living."""
-    if not (state / DATABASE).is_file():
-        return [], False
-    # A kill inside a transaction may leave a journal that only a writer can roll back.
-    with contextlib.closing(sqlite3.connect(state / DATABASE)) as conn:
-        conn.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    with contextlib.closing(Ledger(state / DATABASE)) as ledger:
-        found = [r for r in ledger.known(rows.all_rows(100_000)) if r.session_id == session]
-        living = bool(ledger.known(rows.session(session)))
-    return sorted(found, key=lambda r: (r.dispatched_at, r.attempt)), living
 
 
 # -- starting processes cheaply

@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from .. import thread
-from ..hosts.session import ALLOWING
 from ..models import Execution
 from ..states import Decision, State
-from .crash import Outcome
+from .outcome import Outcome
 from .tools import EFFECTS
 
 Check = Callable[["_World"], Iterator[str]]
@@ -140,14 +139,9 @@ def _only_allowed(w: _World) -> Iterator[str]:
     """G5: whatever was done was allowed by a person, in a prompt or by deciding `retry`."""
     if w.outcome.scenario.authorised_by != "prompt":
         return
-    allowed = set()
-    for item in w.outcome.items:
-        if item.get("kind") == "approval" and item.get("resolution") in ALLOWING:
-            voided = (item.get("data") or {}).get(thread.MARK) or {}
-            allowed.add(item.get("tool_call_id") or voided.get("tool_call_id"))
     for key in sorted({e.key for e in w.outcome.effects}):
         ids = {c.call_id for c in w.calls if c.key == key}
-        if not ids & allowed and not any(map(w.retries, ids)):
+        if not ids & w.outcome.allowed and not any(map(w.retries, ids)):
             yield f"{key}: done, although nobody allowed it"
 
 

@@ -198,6 +198,9 @@ class Player(Persons):
     async def do_until(self, place: str, nth: int = 1) -> None:
         await self._quiet(lambda: self.places.counts[place] >= nth)
 
+    async def do_expect(self, place: str, nth: int = 1) -> None:
+        await self.until(lambda: self.places.counts[place] >= nth)
+
     async def do_pause(self, name: str) -> None:
         flag_of(self.flags, name, "here").touch()
         go = flag_of(self.flags, name, "go")

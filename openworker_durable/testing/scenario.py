@@ -90,6 +90,7 @@ STEPS: dict[str, str] = {
     "retry_button": "press the host's Retry button",
     "begin": "(step, *arguments) begin one of the four above and do not wait for it",
     "until": "(place, nth) wait until a place was reached that often, or nothing happens any more",
+    "expect": "(place, nth) wait until a place was reached that often, however long it takes",
     "pause": "(name) wait until the test says `Child.go(name)`; it sees that by `Child.paused`",
     "stop": "press Stop",
     "cancel": "cancel the running turns; a call in its thread goes on",

@@ -12,9 +12,10 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from .crash import CrashLab, Outcome
+from .crash import CrashLab
 from .effects import EffectService
 from .invariants import check_invariants
+from .outcome import Outcome
 from .scenario import (
     ANY,
     CALL,
@@ -133,7 +134,7 @@ class _Soak:
             scenario = self._without_plugin(scenario)
         kills = rng.randint(1, MOST_KILLS)
         for _ in range(kills):
-            self._live(self._doomed(scenario))
+            self._live(self._doomed(scenario), beside=rng.random() < 0.1)
             if run.faults:
                 return
             scenario = replace(scenario, steps=self._later_steps())
@@ -223,9 +224,27 @@ class _Soak:
         breaks = ((rng.choice(COMMITS), rng.choice((1, 1, 3, 50))),) if rng.random() < 0.1 else ()
         return replace(scenario, approvals=approvals, kill=kill, breaks=breaks), after
 
-    def _live(self, doomed: tuple[Scenario, float | None]) -> Outcome:
+    def _live(self, doomed: tuple[Scenario, float | None], *, beside: bool = False) -> Outcome:
+        """Run one process, with a second one `beside` it if wanted, and look."""
         scenario, after = doomed
+        other = self._beside(scenario) if beside else None
+        child = self.lab.start(other) if other is not None else None
         outcome = self.lab.run(scenario, kill_after=after)
+        self._note(scenario, after, outcome)
+        if other is not None and child is not None:
+            second = child.wait()
+            self._note(other, None, second)
+            self.run.faults += check_invariants(second, settled=False)
+            outcome = replace(self.lab.look(scenario), told=outcome.told)
+        else:
+            self.run.faults += _not_answered(outcome)
+        self.run.faults += check_invariants(outcome, settled=False)
+        return outcome
+
+    def _beside(self, scenario: Scenario) -> Scenario:
+        return scenario.then(*self._later_steps(), approvals="allow")
+
+    def _note(self, scenario: Scenario, after: float | None, outcome: Outcome) -> None:
         life = Life(scenario, after, outcome.ended_by, len(outcome.effects), outcome.errors)
         self.run.lives.append(life)
         self.run.places.update(outcome.hits.keys())
@@ -233,9 +252,6 @@ class _Soak:
             self.run.places[scenario.kill.place] += 1
         if not outcome.killed and outcome.exit_code != 0:
             self.run.faults.append(f"the process ended with {outcome.ended_by}")
-        self.run.faults += check_invariants(outcome, settled=False)
-        self.run.faults += _not_answered(outcome)
-        return outcome
 
     def _settle(self, scenario: Scenario) -> None:
         """Start again until nothing is undecided and one more message was answered, and look."""

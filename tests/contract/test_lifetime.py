@@ -155,8 +155,6 @@ def test_expire_drops_snapshots_before_rows_and_only_older_than_asked(ledger: Le
     assert ledger.fetch(rows.stored_snapshot(what.execution_id, 1)) == [None]
     row = row_of(ledger, what)
     assert row.snapshot_digest == shot.digest
-    with plain(ledger.path) as conn:
-        assert conn.execute("SELECT display FROM tool_executions").fetchone()[0] is None
     assert ledger.run(verbs.expire, 10.1, 10.1) == (0, 1)
 
 
@@ -167,7 +165,6 @@ PLANS: dict[str, tuple[rows.Query[Any], str]] = {
     "undecided_tool": (rows.undecided_tool("s", "pay"), "tool_executions_open"),
     "any_of_call": (rows.any_of_call("s", "c"), "tool_executions_call"),
     "call_ids": (rows.call_ids("s"), "tool_executions_call"),
-    "by_call": (rows.by_call("s", "life", "c"), "tool_executions_call"),
     "history": (rows.history("x"), "audit_events_execution"),
     "row": (rows.row("x", 1), "PRIMARY KEY"),
     "attempts": (rows.attempts("x"), "PRIMARY KEY"),

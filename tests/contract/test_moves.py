@@ -16,6 +16,7 @@ from openworker_durable.errors import (
 )
 from openworker_durable.ledger import Ledger
 from openworker_durable.models import Execution, Intent
+from openworker_durable.snapshot import Snapshot
 from openworker_durable.states import MOVES, AuthorityKind, Decision, Move, Reason, State
 from tests.contract.kit import (
     ME,
@@ -48,6 +49,12 @@ def deciding(decision: Decision) -> Try:
     )
 
 
+def finding(state: State) -> Try:
+    return lambda led, what: led.run(
+        verbs.found_in_thread, what.execution_id, 1, ME, state, Snapshot("text"), 5.0
+    )
+
+
 TRIES: dict[tuple[str, State], Try] = {
     ("dispatch", D): lambda led, what: led.run(verbs.dispatch, what, item(), ME, 5.0),
     ("vouch", U): lambda led, what: led.run(verbs.vouch, what, Reason.LEGACY, "", ME, 5.0),
@@ -57,6 +64,8 @@ TRIES: dict[tuple[str, State], Try] = {
     ("lose", U): lambda led, what: led.run(
         verbs.lose, what.execution_id, 1, ME, Reason.OWNER_DIED, 5.0
     ),
+    ("found_in_thread", S): finding(S),
+    ("found_in_thread", F): finding(F),
     ("decide", S): deciding(Decision.HAPPENED),
     ("decide", F): deciding(Decision.DROP),
     ("retry", D): lambda led, what: led.run(verbs.retry, what, ME, 5.0),
@@ -156,6 +165,7 @@ def test_lose_moves_only_what_is_dispatched(ledger: Ledger, at: str) -> None:
     what = standing(ledger, at)
     stood = snapshot(ledger, what)
     assert ledger.run(verbs.lose, what.execution_id, 1, ME, Reason.OWNER_DIED, 9.0) is False
+    assert finding(S)(ledger, what) is False
     assert snapshot(ledger, what) == stood
 
 

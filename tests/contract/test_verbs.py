@@ -282,7 +282,7 @@ def test_rule_6_8_a_result_in_the_thread_settles_a_dispatched_row(
 ) -> None:
     what = started(ledger)
     shot = encode("text\ud800")
-    args = (what.execution_id, 1, ME, state, shot.text, shot.digest, 2.0)
+    args = (what.execution_id, 1, ME, state, shot, 2.0)
     assert ledger.run(verbs.found_in_thread, *args) is True
     assert ledger.run(verbs.found_in_thread, *args) is False
     row = row_of(ledger, what)
@@ -290,5 +290,5 @@ def test_rule_6_8_a_result_in_the_thread_settles_a_dispatched_row(
     assert ledger.first(rows.stored_snapshot(what.execution_id, 1)) is not None
     assert len(told(ledger, "recovery")) == 1
     stranger = started(ledger, "call_2")
-    moved = ledger.run(verbs.found_in_thread, stranger.execution_id, 1, OTHER, state, "t", "d", 2.0)
+    moved = ledger.run(verbs.found_in_thread, stranger.execution_id, 1, OTHER, state, shot, 2.0)
     assert moved is False

@@ -68,8 +68,8 @@ COLUMNS: dict[str, str] = {
     "detail": "the type of an error, at most 200 characters; never its text",
     "dispatched_at": "seconds since the epoch",
     "ended_at": "seconds since the epoch; null while dispatched",
-    "snapshot": "the exact text the model gets; dropped some time after acknowledgement",
-    "display": "the display-only part of the result; dropped with the snapshot",
+    "snapshot": "the exact text the model gets, with the display-only part; dropped some time "
+    "after acknowledgement",
     "snapshot_digest": "SHA-256 of the text; stays",
     "lossy": "1 where text or display is a stand-in for something not encodable",
     "decision": "`happened`, `retry` or `drop`; `unsure` is only in the audit",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from openworker_durable import verbs
-from openworker_durable.errors import SessionHeld
+from openworker_durable.errors import Refused, SessionHeld
 from openworker_durable.hosts.reference.automation import ScheduledTask
 from openworker_durable.hosts.reference.providers import AssistantTurn, ToolCall
 from openworker_durable.owner import Owner
@@ -306,6 +306,13 @@ async def test_a_row_whose_call_the_thread_lost_is_surfaced_without_retry(lab: L
     assert item.data["recovery"]["decisions"] == ["happened", "drop", "unsure"]
     assert not await again.manager.resolve_inbox(item.id, "retry")
     row = again.rows()[0]
+    assert row.reason == "lost_thread"
+    with pytest.raises(Refused):
+        again.runtime.ledger.run(
+            verbs.decide, row.execution_id, 1, Decision.RETRY, "elsewhere", "", 1.0
+        )
+    with closing(sqlite3.connect(again.folder / "coworker.db")) as db, db:
+        db.execute("UPDATE tool_executions SET reason = 'owner_died'")
     again.runtime.ledger.run(
         verbs.decide, row.execution_id, 1, Decision.RETRY, "elsewhere", "", 1.0
     )

@@ -15,10 +15,12 @@ from typing import Any
 
 import pytest
 
-from openworker_durable import thread, verbs
+from openworker_durable import Retention, attach, thread, verbs
+from openworker_durable.hosts.names import REFERENCE
 from openworker_durable.hosts.reference.engine import TurnEngine
 from openworker_durable.hosts.reference.providers import AssistantTurn
 from openworker_durable.ledger import Ledger
+from openworker_durable.rows import stored_snapshot
 from openworker_durable.states import Decision
 from tests.host.harness import SESSION, Lab, World, call, reply
 
@@ -464,3 +466,31 @@ async def test_g4_legacy_sessions_fail_closed(lab: Lab, monkeypatch: pytest.Monk
     assert back.states() == ["unknown"]
     assert lab.outside.count("send") == 2, "once admitted, once by the host alone"
     back.valid()
+
+
+async def test_g14_the_thread_works_when_the_plugin_is_removed_after_recovery(lab: Lab) -> None:
+    world = lab.world(reply(call("charge", "k1"), call("send", "k2")), AssistantTurn(text="fine"))
+    lab.outside.raises["send"] = TimeoutError()
+    await world.say("go", "charge", "send")
+    settled = world.copy("undecided")
+    assert await world.decide("send", "happened")
+    for folder in (settled, world.copy("decided")):
+        lab.detach()
+        alone = World(folder, lab.outside, world.script)
+        await alone.manager.deliver_to_session(SESSION, "and now?")
+        assert alone.messages()[-1]["role"] == "assistant"
+        assert thread.pairing_faults(alone.messages()) == []
+        lab.attach_again()
+    assert [n for n, _ in lab.outside.effects] == ["charge", "send"]
+
+
+async def test_retention_drops_results_and_rows_that_are_safe_in_their_thread(lab: Lab) -> None:
+    lab.detach()
+    lab.attachment = attach(REFERENCE, retention=Retention(snapshot_days=-1, row_days=1e6))
+    world = lab.world(reply(call("send", "k1")))
+    await world.say("go", "send")
+    await world.manager.aclose()
+    again = await world.reopen(world.folder).restart()
+    assert again.states() == ["succeeded"]
+    assert again.runtime.ledger.fetch(stored_snapshot(again.rows()[0].execution_id, 1)) == [None]
+    assert "did" in again.answer("k1")
