@@ -6,7 +6,7 @@ import json
 import logging
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import rows, thread, verbs
 from ..errors import LedgerError
@@ -25,10 +25,8 @@ from ..policy import policy_of, protection, tool_identity
 from ..redact import preview
 from ..snapshot import Snapshot
 from ..states import AuthorityKind
+from .life import Life
 from .session import APPROVAL, HostSession, prompt_state, protects, stamp_of
-
-if TYPE_CHECKING:
-    from .runtime import Runtime
 
 log = logging.getLogger("openworker_durable")
 
@@ -58,7 +56,7 @@ class Ticket:
 class Binding:
     """One engine, its session, and the runtime that records its protected calls."""
 
-    runtime: Runtime
+    runtime: Life
     manager: Any
     engine: Any
     session_id: str

@@ -142,7 +142,7 @@ class EngineHooks:
         inner: Any = None
         finished = False
         try:
-            binding.runtime._on_loop()
+            binding.runtime.remember_loop()
             binding.reload_if_stale()
             binding.begin_turn()
             report = await self._triage(binding, trigger)

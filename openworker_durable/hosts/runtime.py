@@ -91,7 +91,8 @@ class Runtime:
             self._saved[session_id] = manager.session_store._count(session_id)
         return self._saved[session_id]
 
-    def _on_loop(self) -> bool:
+    def remember_loop(self) -> bool:
+        """Note the running event loop, for threads that report to it; false outside one."""
         try:
             self.loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -100,7 +101,7 @@ class Runtime:
 
     def spawn(self, make: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> None:
         """Run something in the background of the event loop, its failure only logged."""
-        if not self._on_loop():
+        if not self.remember_loop():
             return
         task = asyncio.ensure_future(_logged(make, *args))
         self._tasks.add(task)
@@ -233,7 +234,7 @@ class Runtime:
         """A turn, or a call that outlived its turn, has ended: look at the session again."""
         if self._closed:
             return
-        if self._on_loop():
+        if self.remember_loop():
             self.spawn(self.after_turn, session_id)
         elif self.loop is not None and not self.loop.is_closed():
             with contextlib.suppress(RuntimeError):
@@ -367,7 +368,7 @@ class Runtime:
     def watch(self) -> None:
         """Begin to look for what other processes wrote; needs a running event loop."""
         ended = self._poller is None or self._poller.done() or self._poller.get_loop().is_closed()
-        if ended and self._on_loop():
+        if ended and self.remember_loop():
             self._poller = asyncio.ensure_future(self._poll())
 
     async def _poll(self) -> None:

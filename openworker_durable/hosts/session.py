@@ -7,7 +7,7 @@ import json
 import sqlite3
 from collections.abc import Iterable
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import review, thread
 from ..identity import CallRef
@@ -17,9 +17,7 @@ from ..port import Prompt
 from ..recovery import Approval
 from ..review import ItemDraft
 from .files import mend_thread, write_thread
-
-if TYPE_CHECKING:
-    from .runtime import Runtime
+from .life import Life
 
 ALLOWING = frozenset(
     {
@@ -76,7 +74,7 @@ def protects(spec: Any, name: str, permissions: Any = None) -> bool:
 class HostSession:
     """One session of a session manager; implements `port.SessionPort`."""
 
-    def __init__(self, runtime: Runtime, manager: Any, session_id: str) -> None:
+    def __init__(self, runtime: Life, manager: Any, session_id: str) -> None:
         self.runtime = runtime
         self.manager = manager
         self._session_id = session_id

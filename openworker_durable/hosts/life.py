@@ -1,0 +1,52 @@
+"""What sessions and bindings need of the runtime they belong to; keeps the arrows one way."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from ..clock import Clock, IdFactory
+from ..failpoints import Failpoint
+from ..guard import Guard
+from ..ledger import Ledger
+from ..models import Intent
+from ..owner import Owner, ServerLock
+from ..settle import Settler
+from .names import HostNames
+
+
+class Life(Protocol):
+    """One state folder in one process, as its sessions see it; `runtime.Runtime` is the one."""
+
+    names: HostNames
+    clock: Clock
+    fresh: IdFactory
+    failpoint: Failpoint
+    owner: Owner
+    server: ServerLock
+    ledger: Ledger
+    guard: Guard
+    settler: Settler
+    asking: dict[tuple[str, str | None], Intent]
+    loop: asyncio.AbstractEventLoop | None
+
+    def note_saved(self, manager: Any, session_id: str, count: int) -> None:
+        """Note how many of a session's messages are on disk."""
+        ...
+
+    def saved_count(self, manager: Any, session_id: str) -> int:
+        """Return how many of a session's messages are on disk."""
+        ...
+
+    def remember_loop(self) -> bool:
+        """Note the running event loop; false outside one."""
+        ...
+
+    def turn_ended(self, session_id: str) -> None:
+        """A turn, or a call that outlived its turn, has ended."""
+        ...
+
+    def writing(self, session_id: str) -> AbstractContextManager[bool]:
+        """Yield whether this process may save the session's thread now."""
+        ...
