@@ -93,6 +93,10 @@ class SessionPort(Protocol):
         """Bind a pending prompt from before the ledger to the call as it stands."""
         ...
 
+    def stale_prompts(self, waiting: set[str]) -> list[CallRef]:
+        """Return the calls whose approval is pending although they do not wait for one."""
+        ...
+
     def has_item(self, execution_id: str, attempt: int) -> bool:
         """Say whether a recovery item for the attempt is before a person."""
         ...

@@ -18,6 +18,7 @@ from .errors import DurableError
 from .facts import Case, View, look
 from .failpoints import Failpoint, no_failpoint
 from .guard import Guard
+from .identity import CallRef
 from .models import Execution, Intent, ToolIdentity
 from .owner import Owner
 from .port import SessionPort
@@ -138,7 +139,7 @@ class Settler:
         if self._answer(port, view, steps, trigger, report):
             return True
         stale = [c for c in view.cases if c.row is not None and self._close_stale(port, c)]
-        return bool(stale)
+        return self._void_stale(port, view) or bool(stale)
 
     # -- single steps
     async def _apply(
@@ -170,10 +171,10 @@ class Settler:
             report.raised += 1
         elif step.action is Action.VOID_PROMPT and case.ref:
             port.void_prompt(case.ref.call_id, "the call was answered another way")
-            self._note(port, case, "approval_void")
+            self._note(port, case.ref, "approval_void")
         elif step.action is Action.ASK_AGAIN and case.ref:
             port.ask_again(case.ref.call_id)
-            self._note(port, case, "asked_again")
+            self._note(port, case.ref, "asked_again")
         elif step.action is Action.ADMIT and case.ref and view.reply:
             port.admit_prompt(case.ref.call_id, case.intent_digest)
             await self.ledger.ask(
@@ -219,11 +220,22 @@ class Settler:
             self.owner.name, self.clock(),
         )  # fmt: skip
 
-    def _note(self, port: SessionPort, case: Case, stage: str) -> None:
-        assert case.ref is not None
+    def _void_stale(self, port: SessionPort, view: View) -> bool:
+        """Void prompts of calls that were answered, in whatever reply they stand."""
+        waiting: set[str] = set()
+        if view.reply is not None:
+            calls = view.reply.calls
+            waiting = {ref.call_id for ref in calls if ref.call_id not in view.reply.answers}
+        stale = port.stale_prompts(waiting) if port.readable() else []
+        for ref in stale:
+            port.void_prompt(ref.call_id, "its call was answered")
+            self._note(port, ref, "approval_void")
+        return bool(stale)
+
+    def _note(self, port: SessionPort, ref: CallRef, stage: str) -> None:
         self.ledger.defer(
-            verbs.note, port.session_id, case.ref.name, stage, "void", "nothing has run",
-            case.ref.call_id,
+            verbs.note, port.session_id, ref.name, stage, "void", "no answer to it counts",
+            ref.call_id,
         )  # fmt: skip
 
     def _close_stale(self, port: SessionPort, case: Case) -> bool:

@@ -71,6 +71,7 @@ class Binding:
     cut_short: bool = False
     repeat: Execution | None = None
     _known_ids: set[str] | None = None
+    _protects: dict[str, tuple[Any, bool]] = field(default_factory=dict)
     _stat: tuple[int, int] | None = None
 
     @property
@@ -91,7 +92,13 @@ class Binding:
 
     def protects(self, name: str) -> bool:
         """Say whether calls of a tool are recorded."""
-        return protects(self.engine.registry.get(name), name, self.engine.permissions)
+        spec, permissions = self.engine.registry.get(name), self.engine.permissions
+        if getattr(permissions, "risk_overrides", None) is not None:
+            return protects(spec, name, permissions)
+        known = self._protects.get(name)
+        if known is None or known[0] is not spec:
+            known = self._protects[name] = (spec, protects(spec, name, permissions))
+        return known[1]
 
     # -- a finished reply, before it enters the history
     async def admit(self, turn: Any) -> None:

@@ -322,6 +322,7 @@ class Runtime:
                 report.retries or report.follow_up_unseen or report.follow_up_blocked
             ):
                 wake.append(session_id)
+        self.close_settled_items()
         self._expire()
         self.owner.tidy({r.owner for r in self.ledger.known(rows.open_all())})
         self.last_sweep = counts
@@ -392,9 +393,22 @@ class Runtime:
         inbox = self.manager.inbox
         own, inbox._items = inbox._items, {}
         inbox._load()
-        inbox._items = {**own, **inbox._items}
+        answered_here = {k: i for k, i in own.items() if i.state != "pending"}
+        inbox._items = {**own, **inbox._items, **answered_here}
+        inbox._save()
         self._seen.clear()
+        self.close_settled_items()
         return True
+
+    def close_settled_items(self) -> None:
+        """Close recovery items whose attempt was settled while nobody could close them."""
+        if not self.server.held:
+            return
+        for item in [i for i in self.manager.inbox.list(state="pending") if recovery_of(i)]:
+            ids = recovery_of(item)
+            row = self.ledger.first(rows.row(str(ids["execution_id"]), int(ids["attempt"])))
+            if row is not None and not row.newer and not (row.undecided and not row.superseded):
+                close(self.manager.inbox, item, row.decision.value if row.decision else "settled")
 
     def _bereaved(self) -> bool:
         """Say whether a process that held a call has died since we looked."""
@@ -405,6 +419,7 @@ class Runtime:
         self._elsewhere = {
             r.owner for r in open_rows if r.state == State.DISPATCHED and r.owner != self.owner.name
         }
+        self.close_settled_items()
         for session_id in dict.fromkeys(r.session_id for r in open_rows):
             if not self.manager.is_running(session_id):
                 await self.after_turn(session_id)

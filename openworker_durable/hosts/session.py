@@ -228,6 +228,18 @@ class HostSession:
         if item is not None and not stamp_of(item).get("intent"):
             stamp(self.manager.inbox, item, intent=intent_digest)
 
+    def stale_prompts(self, waiting: set[str]) -> list[CallRef]:
+        """Return the calls whose approval is pending although they do not wait for one.
+
+        Args:
+            waiting: ids of the calls that may still be allowed.
+        """
+        return [
+            CallRef(str(item.tool_call_id), str(item.data.get("tool") or ""), "")
+            for item in self.manager.inbox.list(session_id=self._session_id, state=PENDING)
+            if item.kind == APPROVAL and item.tool_call_id and item.tool_call_id not in waiting
+        ]
+
     # -- recovery items
     def _recovery_items(self, execution_id: str) -> Iterable[Any]:
         for item in self.manager.inbox.list(session_id=self._session_id):

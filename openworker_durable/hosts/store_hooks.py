@@ -7,7 +7,6 @@ import json
 import sqlite3
 import threading
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 from .. import review, thread
@@ -102,8 +101,8 @@ class StoreHooks:
             if not inbox.path or (runtime is not None and not runtime.server.held):
                 return
             inbox.path.parent.mkdir(parents=True, exist_ok=True)
-            items = [asdict(i) for i in inbox._items.values()]
-            write_atomic(inbox.path, json.dumps({"items": items}, indent=2))
+            items = [vars(i) for i in inbox._items.values()]
+            write_atomic(inbox.path, json.dumps({"items": items}))
 
         return _save
 

@@ -14,7 +14,7 @@ from openworker_durable import verbs
 from openworker_durable.errors import Refused, SessionHeld
 from openworker_durable.hosts.reference.automation import ScheduledTask
 from openworker_durable.hosts.reference.providers import AssistantTurn, ToolCall
-from openworker_durable.owner import Owner
+from openworker_durable.owner import Owner, ServerLock
 from openworker_durable.states import Decision
 from tests.host.harness import SESSION, Lab, World, call, reply
 
@@ -325,3 +325,39 @@ async def test_a_row_whose_call_the_thread_lost_is_surfaced_without_retry(lab: L
     later = await again.crash("later").restart()
     assert len(later.follow_ups()) == 1
     assert lab.outside.count("send") == 1
+
+
+async def test_a_dead_card_of_an_answered_call_is_voided(lab: Lab) -> None:
+    lab.detach()
+    alone = World(lab.tmp_path / "state", lab.outside, [reply(call("send", "k1"))])
+    task = alone.start()
+    item = await alone.prompt("send")
+    alone.manager._engines[SESSION].request_interrupt()
+    await task
+    await alone.manager.deliver_to_session(SESSION, "more")
+    assert item.state == "pending", "the host alone leaves it"
+    lab.attach_again()
+    back = await alone.reopen(alone.copy("later")).restart()
+    await back.say("go on")
+    kept = back.manager.inbox.get(item.id)
+    assert kept is not None
+    assert kept.resolution == "void"
+    assert lab.outside.effects == []
+
+
+async def test_an_item_settled_while_another_process_served_is_closed(lab: Lab) -> None:
+    world = lab.world(reply(call("send", "k1")))
+    lab.outside.raises["send"] = TimeoutError()
+    await world.say("go", "send")
+    folder = world.copy("shared")
+    other = ServerLock(folder)
+    assert other.take()
+    again = world.reopen(folder)
+    assert not again.runtime.server.held
+    row = again.rows()[0]
+    again.runtime.decide(row.execution_id, 1, Decision.HAPPENED, by="cli")
+    await again.restart()
+    assert len(again.follow_ups()) == 1
+    assert len(again.items()) == 1, "not ours to close yet"
+    other.close()
+    await again.until(lambda: not again.items())
