@@ -59,6 +59,10 @@ class AlreadyRecorded(Refused):
     """A start or dispatch found the attempt on record: do no I/O, use what is recorded."""
 
 
+class Withdrawn(Refused):
+    """The turn that asked for the call is gone; the call is not made."""
+
+
 class AlreadyDecided(Refused):
     """A final decision was made before this one; the first stands."""
 

@@ -147,6 +147,8 @@ class _Reader:
             is_open = any(r.execution_id == name for r in open_rows)
             if is_open or not answered or prompt.state is not Approval.NONE:
                 attempts = self.ledger.known(rows.attempts(name))
+        if not attempts and is_mangled(_read(ref)[0]):
+            return None
         recorded = bool(attempts) or self.port.protects(ref.name)
         if not recorded and prompt.state is Approval.NONE:
             return None
@@ -171,8 +173,6 @@ class _Reader:
         if ref is not None and reply is not None:
             answer = thread.answer_of(self.messages, reply, ref.call_id, row.attempt if row else 0)
         arguments, digest, torn = _read(ref)
-        if is_mangled(arguments) and row is None:
-            return Case(Facts(answer=Answer.OTHER), ref, reply, None, self.port.session_id)
         intact, difference = self._intact(ref, row, prompt, digest, torn, trailing)
         lost = answer is Answer.ABSENT or intact is not Intact.SAME
         due = self._due(attempts, answer, lost)
@@ -187,8 +187,9 @@ class _Reader:
             answer=answer,
             intact=intact,
             covered=trailing and self._is_covered(ref),
+            alone=trailing and self._ran_alone(ref),
             approval=prompt.state,
-            holder=self._holder(row),
+            holder=self._holder(row, ref),
             evidence=bool(row and self.guard.kept(row.execution_id, row.attempt)),
             item=bool(row and self.port.has_item(row.execution_id, row.attempt)),
             follow_up_due=bool(due) and not foreign and self._writable(),
@@ -231,20 +232,31 @@ class _Reader:
         )  # fmt: skip
 
     def _is_covered(self, ref: CallRef | None) -> bool:
+        return self._matches(ref) and not self._ran_alone(ref)
+
+    def _matches(self, ref: CallRef | None) -> bool:
         cover, reply = self.coverage, self.reply
         if not (cover and reply and ref and cover.covered_digest == self.digest):
             return False
-        if cover.covered_ordinal != reply.ordinal:
+        return cover.covered_ordinal == reply.ordinal
+
+    def _ran_alone(self, ref: CallRef | None) -> bool:
+        """Say whether the host started this tool without us since the reply was covered."""
+        cover = self.coverage
+        if cover is None or ref is None or not self._matches(ref):
             return False
         if self._alone is None:
             query = rows.host_started(self.port.session_id, cover.audit_mark)
             self._alone = set(self.ledger.known(query))
-        return ref.name not in self._alone
+        return ref.name in self._alone
 
     def _writable(self) -> bool:
         return self.port.exists() and self.port.readable()
 
-    def _holder(self, row: Execution | None) -> Holder:
+    def _holder(self, row: Execution | None, ref: CallRef | None) -> Holder:
+        if row is None and ref is not None and self.coverage:
+            name = execution_id(self.port.session_id, self.coverage.incarnation, ref.call_id)
+            return Holder.HERE_RUNNING if self.guard.starting(name) else Holder.NOBODY
         if row is None or row.state != State.DISPATCHED:
             return Holder.NOBODY
         if row.owner == self.guard.owner:

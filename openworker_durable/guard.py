@@ -13,20 +13,28 @@ import contextlib
 import contextvars
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from . import rows, verbs
 from .clock import Clock, fresh_id, now
-from .errors import AlreadyRecorded, HandleSpent, LedgerError, Refused
+from .errors import (
+    AlreadyRecorded,
+    HandleSpent,
+    LedgerError,
+    LedgerUnavailable,
+    Refused,
+    Withdrawn,
+)
 from .failpoints import Failpoint, no_failpoint
 from .identity import execution_id, intent_digest
 from .ledger import Ledger
 from .models import Authority, Intent, Outcome, ToolIdentity
 from .redact import preview
-from .states import State
+from .snapshot import Snapshot
+from .states import Reason, State
 
 log = logging.getLogger("openworker_durable")
 T = TypeVar("T")
@@ -65,6 +73,21 @@ def current_execution() -> ExecutionContext | None:
     Works in the call's own thread and in whatever inherits its context.
     """
     return _current.get()
+
+
+class Withdrawable(Protocol):
+    """A call that was allowed and may be taken back before it is claimed."""
+
+    withdrawn: bool
+
+
+NOT_MADE = Outcome(
+    state=State.FAILED,
+    reason=Reason.RAISED,
+    snapshot=Snapshot("This call was not made."),
+    detail="not made",
+)
+"""Evidence for an attempt whose dispatch could not be confirmed: it never began."""
 
 
 @dataclass
@@ -112,7 +135,7 @@ class Guard:
         self.clock = clock
         self._hit = failpoint
         self._lock = threading.Lock()
-        self._started: set[str] = set()
+        self._started: dict[str, Future[None]] = {}
         self._running: dict[tuple[str, int], Future[None]] = {}
         self._kept: dict[tuple[str, int], Outcome] = {}
         self._writing_again: threading.Thread | None = None
@@ -144,14 +167,26 @@ class Guard:
             preview=preview(arguments),
         )
 
-    def start(self, intent: Intent, authority: Authority, *, retry: bool = False) -> Handle:
+    def start(
+        self,
+        intent: Intent,
+        authority: Authority,
+        *,
+        retry: bool = False,
+        still: Callable[[], bool] = lambda: True,
+    ) -> Handle:
         """Claim the next attempt of an execution in this process; writes nothing yet.
+
+        Args:
+            still: asked in the moment of the claim whether the call may still be made; see
+                `withdraw`.
 
         Returns:
             the one-time handle that dispatches it.
 
         Raises:
             AlreadyRecorded: it is on record, or claimed; do no I/O.
+            Withdrawn: `still` said no.
             LedgerUnavailable: the record cannot be read.
         """
         there = self.ledger.known(rows.attempts(intent.execution_id))
@@ -161,8 +196,21 @@ class Guard:
                 found = str(getattr(latest.state, "value", latest.state)) if latest else "started"
                 attempt = latest.attempt if latest else 1
                 raise AlreadyRecorded(intent.execution_id, attempt, found, "no row")
-            self._started.add(intent.execution_id)
+            if not still():
+                raise Withdrawn(intent.execution_id, 1, "its turn has ended", "a turn that waits")
+            self._started[intent.execution_id] = Future()
         return Handle(intent, authority, retry)
+
+    def withdraw(self, calls: Iterable[Withdrawable]) -> None:
+        """Take calls back that were allowed but not claimed: they can never be made after this."""
+        with self._lock:
+            for call in calls:
+                call.withdrawn = True
+
+    def starting(self, execution_id: str) -> Future[None] | None:
+        """Return a future that ends with a claim, or None when the execution is not claimed."""
+        with self._lock:
+            return self._started.get(execution_id)
 
     def dispatch(self, handle: Handle) -> int:
         """Commit that the attempt may start now; after this returns, and only then, call out.
@@ -184,7 +232,10 @@ class Guard:
                 handle.attempt = self.ledger.run(
                     verbs.dispatch, handle.intent, handle.authority, self.owner, self.clock()
                 )
-        except BaseException:
+        except BaseException as exc:
+            if isinstance(exc, LedgerUnavailable):
+                # The commit may have become durable all the same; this process knows better.
+                self._keep((handle.execution_id, handle.attempt or 1), NOT_MADE)
             self.abandon(handle)
             raise
         with self._lock:
@@ -194,7 +245,9 @@ class Guard:
     def abandon(self, handle: Handle) -> None:
         """Give back a claim that was never dispatched."""
         with self._lock:
-            self._started.discard(handle.execution_id)
+            claim = self._started.pop(handle.execution_id, None)
+        if claim is not None:
+            claim.set_result(None)
 
     def finish(self, handle: Handle, outcome: Outcome) -> State:
         """Commit how the attempt ended.
@@ -227,10 +280,10 @@ class Guard:
 
     def _end(self, key: tuple[str, int]) -> None:
         with self._lock:
-            self._started.discard(key[0])
-            future = self._running.pop(key, None)
-        if future is not None:
-            future.set_result(None)
+            ended = [self._started.pop(key[0], None), self._running.pop(key, None)]
+        for future in ended:
+            if future is not None:
+                future.set_result(None)
 
     # -- around one call
     @contextlib.contextmanager
@@ -251,6 +304,11 @@ class Guard:
         """Return a future that ends with the attempt, or None when it does not run here."""
         with self._lock:
             return self._running.get((execution_id, attempt))
+
+    def idle(self) -> bool:
+        """Say whether no attempt runs in this process."""
+        with self._lock:
+            return not self._running and not self._started
 
     def kept(self, execution_id: str, attempt: int) -> Outcome | None:
         """Return the outcome of an attempt whose write has not succeeded yet."""

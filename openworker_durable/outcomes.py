@@ -37,8 +37,6 @@ NEVER_BEGAN: frozenset[str] = frozenset(
         "builtins.ValueError",
         "builtins.ImportError",
         "builtins.NotImplementedError",
-        "pydantic_core._pydantic_core.ValidationError",
-        "jsonschema.exceptions.ValidationError",
     }
 )
 """Types that are raised before an effect can begin; the outcome is failed."""
@@ -73,6 +71,9 @@ MAY_HAVE_BEGUN: frozenset[str] = frozenset(
         "requests.exceptions.RequestException",
         "aiohttp.client_exceptions.ClientError",
         "mcp.shared.exceptions.McpError",
+        # Raised as often on a reply as on arguments.
+        "pydantic_core._pydantic_core.ValidationError",
+        "jsonschema.exceptions.ValidationError",
     }
 )
 """Types that are raised when a request may have been sent, or its reply was not understood."""

@@ -97,6 +97,10 @@ class SessionPort(Protocol):
         """Return the calls whose approval is pending although they do not wait for one."""
         ...
 
+    async def interrupted(self) -> None:
+        """Return when the person stops the turn or types a line into it."""
+        ...
+
     def has_item(self, execution_id: str, attempt: int) -> bool:
         """Say whether a recovery item for the attempt is before a person."""
         ...

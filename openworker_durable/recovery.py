@@ -84,6 +84,7 @@ class Facts:
         attempt: number of the latest attempt, 0 without a row.
         newer: a newer protocol wrote the row.
         answer, intact, covered, approval, holder: see the enums.
+        alone: the host started the call's tool without us since the reply was covered.
         evidence: this process keeps an outcome whose write failed.
         item: a pending recovery item exists for the latest attempt.
         follow_up_due: a decision, or an outcome that came after the provisional text, has no
@@ -100,6 +101,7 @@ class Facts:
     answer: Answer = Answer.NONE
     intact: Intact = Intact.SAME
     covered: bool = True
+    alone: bool = False
     approval: Approval = Approval.NONE
     holder: Holder = Holder.NOBODY
     evidence: bool = False
@@ -211,6 +213,8 @@ def _known(f: Facts, _t: Trigger) -> Action | None:
 def _changed(f: Facts, _t: Trigger) -> Action | None:
     if not f.changed or f.state is State.DISPATCHED or f.answer is Answer.ABSENT:
         return None
+    if f.state is None and f.holder is Holder.HERE_RUNNING:
+        return None
     if f.state is None:
         return Action.VOUCH_CHANGED if f.unanswered else None
     if f.unanswered:
@@ -221,7 +225,7 @@ def _changed(f: Facts, _t: Trigger) -> Action | None:
 
 
 def _here_running(f: Facts, t: Trigger) -> Action | None:
-    if f.state is not State.DISPATCHED or f.holder is not Holder.HERE_RUNNING:
+    if f.state not in (State.DISPATCHED, None) or f.holder is not Holder.HERE_RUNNING:
         return None
     if t is Trigger.MESSAGE:
         return Action.ANSWER_PROVISIONAL if f.unanswered else Action.NOTHING
@@ -284,6 +288,8 @@ def _never_started(f: Facts, t: Trigger) -> Action | None:
 
 
 def _admit(f: Facts, _t: Trigger) -> Action | None:
+    if f.alone:
+        return None
     if f.state is None and f.unanswered and not f.changed and f.approval is Approval.PENDING:
         return Action.ADMIT
     return None

@@ -56,6 +56,7 @@ class Report:
         rules: numbers of the rules that wrote something, in order.
         rebuilt, raised, provisional: how many results, items and provisional texts it wrote.
         halted: some call of the trailing reply is unknown and undecided.
+        interrupted: the person would not wait for a call that still runs.
         held_elsewhere, holders: a call runs in another live process, named for people.
         retries: attempts decided `retry` whose next attempt is due.
         proceed: calls that may start now.
@@ -69,6 +70,7 @@ class Report:
     raised: int = 0
     provisional: int = 0
     halted: bool = False
+    interrupted: bool = False
     held_elsewhere: bool = False
     holders: list[str] = field(default_factory=list)
     retries: list[Execution] = field(default_factory=list)
@@ -127,8 +129,8 @@ class Settler:
         steps = [(case, decide(case.facts, trigger)) for case in view.cases]
         for case, step in steps:
             if step.action is Action.JOIN:
-                await self._join(case)
-                return True
+                report.interrupted = not await self._join(port, case)
+                return not report.interrupted
             if step.action in _RESTING or step.action in _ANSWERING:
                 continue
             if step.action is Action.FOLLOW_UP and not view.all_answered:
@@ -184,12 +186,28 @@ class Settler:
         elif step.action is Action.FOLLOW_UP:
             self._follow_up(port, view, case)
 
-    async def _join(self, case: Case) -> None:
-        """Wait for a call that still runs in this process; its result is then on record."""
-        row = case.row
-        future = self.guard.running(row.execution_id, row.attempt) if row else None
-        if future is not None:
-            await asyncio.shield(asyncio.wrap_future(future))
+    async def _join(self, port: SessionPort, case: Case) -> bool:
+        """Wait for a call that still runs in this process; its result is then on record.
+
+        Returns:
+            False when the person would not wait.
+        """
+        row, future = case.row, None
+        if row is not None:
+            future = self.guard.running(row.execution_id, row.attempt)
+        elif case.ref is not None:
+            coverage = self.ledger.first(rows.session(case.session_id))
+            if coverage is not None:
+                future = self.guard.starting(case.id_in(coverage.incarnation))
+        if future is None:
+            return True
+        ended = asyncio.ensure_future(asyncio.wrap_future(future))
+        stopped = asyncio.ensure_future(port.interrupted())
+        try:
+            await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            return ended.done()
+        finally:
+            stopped.cancel()
 
     async def _settle_from_thread(self, view: View, case: Case, row: Execution) -> None:
         assert case.ref is not None
@@ -296,9 +314,9 @@ class Settler:
             text, kind = texts.not_started(name), thread.NOT_STARTED
         elif step.action is Action.ANSWER_CHANGED:
             text, kind = texts.changed(name), thread.CHANGED
-        elif case.row and case.row.state == State.DISPATCHED:
+        elif case.row is None or case.row.state == State.DISPATCHED:
             text, kind = texts.still_running(name), thread.PROVISIONAL
-        elif case.row and case.row.reason == Reason.CHANGED.value:
+        elif case.row.reason == Reason.CHANGED.value:
             text, kind = texts.changed(name), thread.PROVISIONAL
         else:
             report.provisional += 1
@@ -372,7 +390,7 @@ def _carried(
     if row.state == State.DISPATCHED or row.undecided:
         return False
     if foreign:
-        return True
+        return row.decision is not Decision.RETRY or row.superseded
     if row.decision is not None:
         return (row.execution_id, row.attempt, row.decision.value) in keys
     return row.key in carried

@@ -313,6 +313,8 @@ def decide(
         raise error(execution_id, attempt, _found(row), "unknown and undecided")
     if decision is Decision.RETRY and row.reason in NOT_RETRIED:
         raise Refused(execution_id, attempt, f"a {row.reason} call", "the call that was recorded")
+    if decision is Decision.RETRY and _is_deleted(conn, row):
+        raise Refused(execution_id, attempt, "a deleted session", "the session of the call")
     if decision in FINAL_DECISIONS:
         run(conn, "decide",
             {"execution_id": execution_id, "attempt": attempt, "decision": decision.value,
@@ -324,6 +326,11 @@ def decide(
     state = row.state.value if isinstance(row.state, State) else row.state
     _audit_row(conn, row, "decision", state, f"by {by}" if by else "", decision.value)
     return row
+
+
+def _is_deleted(conn: sqlite3.Connection, row: Execution) -> bool:
+    life = _one(conn, "life", session_id=row.session_id, incarnation=row.incarnation)
+    return life is not None and life["deleted_at"] is not None
 
 
 def acknowledge(conn: sqlite3.Connection, execution_id: str, attempt: int, at: float) -> bool:

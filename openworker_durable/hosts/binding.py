@@ -25,6 +25,7 @@ from ..policy import policy_of, protection, tool_identity
 from ..redact import preview
 from ..snapshot import Snapshot
 from ..states import AuthorityKind
+from .files import mend_thread, sync_file
 from .life import Life
 from .session import APPROVAL, HostSession, prompt_state, protects, stamp_of
 
@@ -45,6 +46,7 @@ class Ticket:
     raised: BaseException | None = None
     snapshot: Snapshot | None = None
     failed: bool = False
+    withdrawn: bool = False
 
     @property
     def attempt(self) -> int:
@@ -68,6 +70,7 @@ class Binding:
     unrunnable: set[tuple[str, int]] = field(default_factory=set)
     blocked: str = ""
     halted: bool = False
+    dead: bool = False
     cut_short: bool = False
     repeat: Execution | None = None
     _known_ids: set[str] | None = None
@@ -83,12 +86,18 @@ class Binding:
         """Forget what concerned the turn before."""
         self.halted = self.cut_short = False
         self.blocked = ""
+        self.withdraw()
         self.tickets.clear()
         self.unrunnable.clear()
 
+    def withdraw(self) -> None:
+        """Take back what was allowed in a turn that has ended and has not started yet."""
+        self.runtime.guard.withdraw(self.tickets.values())
+
     def stops(self) -> bool:
-        """Say whether the turn halts: a call of the trailing reply waits for a decision."""
-        return self.halted
+        """Say whether the model must not be called: a call of the trailing reply is open."""
+        reply = thread.trailing_reply(self.engine.messages)
+        return self.halted or (reply is not None and not reply.answered)
 
     def protects(self, name: str) -> bool:
         """Say whether calls of a tool are recorded."""
@@ -215,6 +224,7 @@ class Binding:
         hit("thread.before")
         try:
             self.manager.save(self.session_id, self.engine)
+            sync_file(self.manager.session_store._file(self.session_id))
         except Exception as exc:
             log.warning("session %s: its thread could not be saved (%s)", self.session_id, exc)
             return False
@@ -238,11 +248,17 @@ class Binding:
         return now is not None and now != self._stat
 
     def reload_if_stale(self) -> None:
-        """Read the saved thread again when another process wrote it since."""
+        """Read the saved thread again when another process wrote it since; hold the session.
+
+        Raises:
+            OSError, ValueError: it cannot be read; what is in memory stays.
+        """
         now = self._look()
         if now is None or now == self._stat:
             return
         if self._stat is not None or not self.engine.messages:
+            mend_thread(self.manager.session_store._file(self.session_id))
+            now = self._look()
             record = self.manager.session_store.load(self.session_id)
             if record is not None:
                 self.engine.messages[:] = record.messages

@@ -16,7 +16,14 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from .. import rows, texts, thread
-from ..errors import AlreadyRecorded, LedgerError, LedgerUnavailable, PolicyError, Refused
+from ..errors import (
+    AlreadyRecorded,
+    LedgerError,
+    LedgerUnavailable,
+    PolicyError,
+    Refused,
+    Withdrawn,
+)
 from ..identity import TornArguments, is_mangled, parse_arguments
 from ..models import Authority, Execution, Outcome
 from ..outcomes import state_of
@@ -24,7 +31,7 @@ from ..snapshot import encode
 from ..states import AuthorityKind, Reason, State
 from .binding import Binding, Ticket
 from .patching import Patches
-from .runtime import binding_of
+from .watching import binding_of
 
 log = logging.getLogger("openworker_durable")
 Events = AsyncIterator[Any]
@@ -167,7 +174,12 @@ class CallHooks:
             _bind(spec.func, arguments or {})
             guard = binding.runtime.guard
             try:
-                ticket.handle = guard.start(ticket.intent, ticket.authority, retry=ticket.retry)
+                ticket.handle = guard.start(
+                    ticket.intent,
+                    ticket.authority,
+                    retry=ticket.retry,
+                    still=lambda: not ticket.withdrawn,
+                )
                 bracket = guard.call(ticket.handle)
                 bracket.__enter__()
             except (LedgerError, Refused) as refusal:
@@ -268,8 +280,8 @@ class _Asking:
         try:
             query = rows.undecided_tool(binding.session_id, call.name)
             binding.repeat = binding.runtime.ledger.first(query)
-        except LedgerError:
-            binding.repeat = None
+        except LedgerError as exc:
+            binding.repeat, binding.blocked = None, str(exc)
         binding.engine.permissions._durable = binding
         try:
             binding.runtime.asking[(binding.session_id, call.id)] = binding.intent(call)
@@ -287,6 +299,8 @@ def _insist(binding: Binding, approver: Any) -> Any:
 
     async def approve(request: Any) -> Any:
         outcome = await approver(request)
+        if outcome.value == "deny":
+            return outcome
         inbox = binding.manager.inbox
         if inbox.for_tool_call(binding.session_id, request.tool_call_id or "") is None:
             ask = binding.manager.inbox_approver(binding.session_id, binding.agent)
@@ -323,6 +337,8 @@ def _guarded(binding: Binding, host: Any, engine: Any, call: Any) -> tuple[Any, 
     """Run one protected call in its thread: ticket, dispatch, effect, outcome."""
     if binding.halted:
         return HELD, "unknown"
+    if binding.dead:
+        return _not_made("its session was deleted")
     ticket = binding.tickets.get(call.id)
     try:
         if ticket is None or ticket.handle is not None:
@@ -350,7 +366,7 @@ def _guarded(binding: Binding, host: Any, engine: Any, call: Any) -> tuple[Any, 
 
 
 def _refused(binding: Binding, ticket: Ticket) -> tuple[Any, str]:
-    if isinstance(ticket.refusal, AlreadyRecorded):
+    if isinstance(ticket.refusal, (AlreadyRecorded, Withdrawn)):
         binding.halted = True
         return HELD, "unknown"
     return _not_made(str(ticket.refusal))
@@ -404,8 +420,7 @@ async def run_again(
     except TornArguments:
         arguments = None
     if found is None or spec is None or arguments is None or is_mangled(arguments):
-        binding.unrunnable.add(row.key)
-        log.warning("execution %s cannot be retried now: its tool is missing", row.execution_id)
+        _note_not_run(binding, row, "its tool is not available")
         return
     call = tool_call(id=row.tool_call_id, name=row.tool_name, arguments=arguments)
     authority = Authority(kind=AuthorityKind.DECISION)
@@ -417,15 +432,21 @@ async def run_again(
     binding.blocked = was_blocked
     binding.halted = False
     if not ticket.attempt:
-        _note_not_run(binding, row, ticket)
+        why = type(ticket.refusal).__name__ if ticket.refusal else "its tool refused it"
+        _note_not_run(binding, row, why)
     yield emit("tool_finished", name=call.name, status=status)
 
 
-def _note_not_run(binding: Binding, row: Execution, ticket: Ticket) -> None:
-    """A retry that never started stays decided; it is tried again later, not at once."""
+def _note_not_run(binding: Binding, row: Execution, why: str) -> None:
+    """A retry that never started stays decided; the person is told, and it is tried later."""
     binding.unrunnable.add(row.key)
-    log.warning(
-        "execution %s could not be retried now (%s)",
-        row.execution_id,
-        type(ticket.refusal).__name__ if ticket.refusal else "refused by its tool",
-    )
+    log.warning("execution %s could not be retried now (%s)", row.execution_id, why)
+    if binding.runtime.server.held:
+        binding.manager.inbox.add(
+            binding.session_id,
+            "notification",
+            f"`{row.tool_name}` could not be run again yet",
+            body=f"{why}. It is tried again the next time this session runs.\n{row.preview}",
+            data={thread.MARK: {"notice": True}},
+            tool_call_id=f"recovery:{row.execution_id}:{row.attempt}:waits",
+        )

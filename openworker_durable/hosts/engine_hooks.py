@@ -12,13 +12,13 @@ from typing import Any
 
 from .. import rows, thread
 from ..errors import LedgerError, SessionHeld
-from ..recovery import Trigger
+from ..recovery import GOING_ON, Trigger
 from ..settle import Report
 from ..states import Decision, State
 from .binding import Binding
 from .call_hooks import run_again
 from .patching import Patches
-from .runtime import binding_of
+from .watching import binding_of
 
 log = logging.getLogger("openworker_durable")
 Events = AsyncIterator[Any]
@@ -115,6 +115,10 @@ class EngineHooks:
         """Run what is unanswered, or call the model when nothing is (rules 11 and 14)."""
         engine = binding.engine
         reply = thread.trailing_reply(engine.messages)
+        if report.interrupted:
+            engine._append_notice("interrupted")
+            yield self._emit("interrupted", iterations=0)
+            return
         if report.halted:
             yield self._emit("turn_start", input="(resumed)")
             yield self._emit("turn_end", status=STATUS, iterations=0)
@@ -133,9 +137,8 @@ class EngineHooks:
         self, binding: Binding, trigger: Trigger, go_on: Callable[[Report], Events]
     ) -> Events:
         """Hold the session, triage, then hand on to the host's own generator."""
-        owner = binding.runtime.owner
         try:
-            hold = owner.hold(binding.session_id)
+            hold = await binding.runtime.hold_for_turn(binding.session_id)
         except SessionHeld as exc:
             yield self._problem(str(exc), "SessionHeld")
             return
@@ -143,9 +146,19 @@ class EngineHooks:
         finished = False
         try:
             binding.runtime.remember_loop()
-            binding.reload_if_stale()
             binding.begin_turn()
+            try:
+                binding.reload_if_stale()
+            except (OSError, ValueError) as exc:
+                text = f"the saved conversation cannot be read ({type(exc).__name__})"
+                yield self._problem(text, "ThreadUnreadable")
+                finished = True
+                return
+            if trigger in GOING_ON:
+                binding.engine._cancel.clear()
             report = await self._triage(binding, trigger)
+            if isinstance(report, Report) and report.interrupted:
+                report = await self._not_waiting(binding)
             if isinstance(report, str):
                 yield self._problem(report, "LedgerUnavailable")
                 finished = True
@@ -160,9 +173,26 @@ class EngineHooks:
             finished = True
         finally:
             binding.cut_short = not finished
+            binding.withdraw()
             if inner is not None:
                 await inner.aclose()
             hold.release()
+
+    async def _not_waiting(self, binding: Binding) -> Report | str:
+        """The person would not wait for a call that runs: a line they typed goes on without it."""
+        engine = binding.engine
+        if not engine._steering:
+            reply = thread.trailing_reply(engine.messages)
+            if reply is not None:
+                for ref in reply.calls:
+                    if ref.call_id not in reply.answers:
+                        binding.port.void_prompt(ref.call_id, "the turn was stopped")
+            return Report(interrupted=True)
+        report = await self._triage(binding, Trigger.MESSAGE)
+        if isinstance(report, Report):
+            engine._inject_steering()
+            report.goes_on = True
+        return report
 
     async def _triage(self, binding: Binding, trigger: Trigger) -> Report | str:
         """Triage; with the ledger down, go on only where no recorded call can be concerned."""
@@ -185,28 +215,42 @@ class EngineHooks:
                 async for event in host(engine):
                     yield event
                 return
-            async for event in self._between(binding):
-                yield event
-            if binding.stops():
-                yield self._emit("turn_end", status=STATUS, iterations=0)
-                return
-            inner = host(engine)
-            iterations = 0
-            try:
-                async for event in inner:
+            while True:
+                async for event in self._until_halt(binding, host):
                     yield event
-                    if event.type.value != "iteration_end":
-                        continue
-                    iterations += 1
-                    async for more in self._between(binding):
-                        yield more
-                    if binding.stops():
-                        yield self._emit("turn_end", status=STATUS, iterations=iterations)
-                        return
-            finally:
-                await inner.aclose()  # type: ignore[attr-defined]  # an async generator
+                if not (binding.stops() and engine._steering):
+                    return
+                # A line typed while the turn ran is a new message: it goes on with that.
+                if isinstance(await self._triage(binding, Trigger.MESSAGE), str):
+                    return
+                binding.halted = False
+                engine._inject_steering()
+                binding.save()
 
         return _loop
+
+    async def _until_halt(self, binding: Binding, host: Callable[..., Events]) -> Events:
+        """Run the host's loop with our work between its iterations, up to its end or a halt."""
+        async for event in self._between(binding):
+            yield event
+        if binding.stops():
+            yield self._emit("turn_end", status=STATUS, iterations=0)
+            return
+        inner = host(binding.engine)
+        iterations = 0
+        try:
+            async for event in inner:
+                yield event
+                if event.type.value != "iteration_end":
+                    continue
+                iterations += 1
+                async for more in self._between(binding):
+                    yield more
+                if binding.stops():
+                    yield self._emit("turn_end", status=STATUS, iterations=iterations)
+                    return
+        finally:
+            await inner.aclose()  # type: ignore[attr-defined]  # an async generator
 
     async def _between(self, binding: Binding) -> Events:
         """Take up what was decided or ended meanwhile; leaves `binding.halted` right."""

@@ -49,6 +49,21 @@ def _sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
+def sync_file(path: Path) -> None:
+    """Make what was appended to a file durable; a missing file is none of our business.
+
+    Raises:
+        OSError: it may not be durable.
+    """
+    if not path.exists():
+        return
+    handle = os.open(path, os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def write_thread(path: Path, messages: list[dict[str, Any]]) -> None:
     """Write a whole conversation, one message a line, in one step."""
     write_atomic(path, "".join(json.dumps(m) + "\n" for m in messages))

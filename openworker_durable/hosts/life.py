@@ -11,7 +11,7 @@ from ..failpoints import Failpoint
 from ..guard import Guard
 from ..ledger import Ledger
 from ..models import Intent
-from ..owner import Owner, ServerLock
+from ..owner import Owner, ServerLock, SessionHold
 from ..settle import Settler
 from .names import HostNames
 
@@ -45,6 +45,10 @@ class Life(Protocol):
 
     def turn_ended(self, session_id: str) -> None:
         """A turn, or a call that outlived its turn, has ended."""
+        ...
+
+    async def hold_for_turn(self, session_id: str) -> SessionHold:
+        """Take a session for a turn; waits for a triage of this process, for nobody else."""
         ...
 
     def writing(self, session_id: str) -> AbstractContextManager[bool]:

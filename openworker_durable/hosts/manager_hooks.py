@@ -13,7 +13,6 @@ from .. import verbs
 from ..errors import LedgerError
 from ..policy import Retention
 from .binding import Binding
-from .files import mend_thread
 from .patching import Patches
 from .runtime import Runtime, runtime_for
 from .session import recovery_of
@@ -74,7 +73,7 @@ class ManagerHooks:
         def get_engine(manager: Any, session_id: str, *args: Any, **kwargs: Any) -> Any:
             runtime = runtime_of(manager)
             if runtime is not None and session_id not in manager._engines:
-                mend_thread(manager.session_store._file(session_id))
+                runtime.mend(manager, session_id)
             engine = host(manager, session_id, *args, **kwargs)
             if runtime is not None and engine is not None:
                 bind(runtime, manager, engine, session_id)
@@ -138,11 +137,15 @@ class ManagerHooks:
         """A deleted session leaves a tombstone; its unknown calls can still be settled."""
 
         def delete_session(manager: Any, session_id: str) -> Any:
-            done = host(manager, session_id)
             runtime = runtime_of(manager)
-            if runtime is not None and done.get("ok"):
+            if runtime is None:
+                return host(manager, session_id)
+            runtime.let_die(session_id)
+            done = host(manager, session_id)
+            if done.get("ok"):
                 try:
                     runtime.ledger.run(verbs.tombstone, session_id, runtime.clock())
+                    runtime.ask_without_retry(session_id)
                 except LedgerError as exc:
                     log.warning("session %s: no tombstone (%s)", session_id, exc)
             return done
@@ -156,10 +159,7 @@ class ManagerHooks:
             runtime = runtime_of(manager)
             if runtime is None:
                 return await host(manager)
-            try:
-                await runtime.sweep()
-            except LedgerError as exc:
-                log.warning("no sweep: %s", exc)
+            await runtime.sweep_or_later()
             runtime.watch()
             return await host(manager)
 
@@ -186,5 +186,6 @@ def bind(runtime: Runtime, manager: Any, engine: Any, session_id: str) -> Bindin
     agent = str(getattr(engine, "agent_name", "code") or "code")
     binding = Binding(runtime, manager, engine, session_id, agent=agent)
     engine._durable = binding
+    runtime.deleted.discard(session_id)
     binding.remember_file()
     return binding

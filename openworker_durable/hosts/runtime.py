@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,25 +22,20 @@ from ..failpoints import Failpoint, no_failpoint
 from ..guard import Guard
 from ..ledger import DATABASE, Ledger
 from ..models import Execution, Intent
-from ..owner import Owner, ServerLock
+from ..owner import Owner, ServerLock, SessionHold
 from ..policy import KEEP, Retention
 from ..recovery import Trigger
 from ..settle import Report, Settler
-from ..states import Decision, State
-from .binding import Binding
+from ..states import Decision
+from .files import mend_thread
 from .names import HostNames
-from .session import ALLOWING, HostSession, close, recovery_of
+from .session import HostSession, close, recovery_of
+from .watching import Watching, binding_of
 
 log = logging.getLogger("openworker_durable")
 
-POLL_SECONDS = 0.4
-"""How often the server process looks whether another process changed the ledger."""
 
-AT_ONCE = 4
-"""Most sessions that durable resume drives at the same time after a start."""
-
-
-class Runtime:
+class Runtime(Watching):
     """See the module's docstring.
 
     Args:
@@ -75,6 +71,10 @@ class Runtime:
         self._seen: dict[str, tuple[int, int]] = {}
         self._closed = False
         self._elsewhere: set[str] = set()
+        self._again: set[str] = set()
+        self._looking: set[str] = set()
+        self.torn: set[str] = set()
+        self.deleted: set[str] = set()
         self.last_sweep: dict[str, int] = {}
 
     # -- bookkeeping
@@ -161,14 +161,18 @@ class Runtime:
 
     # -- driving sessions
     @contextlib.contextmanager
-    def holding(self, session_id: str) -> Iterator[None]:
-        """Hold a session while its thread is repaired.
+    def looking(self, session_id: str) -> Iterator[None]:
+        """Hold a session while its thread is repaired; turns of this process wait for it.
 
         Raises:
             SessionHeld: somebody else has it.
         """
         with self.owner.hold(session_id):
-            yield
+            self._looking.add(session_id)
+            try:
+                yield
+            finally:
+                self._looking.discard(session_id)
 
     @contextlib.contextmanager
     def writing(self, session_id: str) -> Iterator[bool]:
@@ -187,12 +191,54 @@ class Runtime:
             yield False
             return
         with hold:
-            binding = binding_of(self.manager._engines.get(session_id))
-            if binding is not None and binding.is_stale():
-                binding.reload_if_stale()
-                yield False
-            else:
-                yield True
+            yield session_id not in self.deleted and not self._took_over(session_id)
+
+    def _took_over(self, session_id: str) -> bool:
+        """Read the thread again when another process wrote it; true when that was so."""
+        binding = binding_of(self.manager._engines.get(session_id))
+        if binding is None or not binding.is_stale():
+            return False
+        with contextlib.suppress(OSError, ValueError):
+            binding.reload_if_stale()
+        return True
+
+    async def hold_for_turn(self, session_id: str) -> SessionHold:
+        """Take a session for a turn; waits for a triage of this process, for nobody else.
+
+        Raises:
+            SessionHeld: another process, or another turn of this one, has it.
+        """
+        while True:
+            try:
+                return self.owner.hold(session_id)
+            except SessionHeld:
+                if session_id not in self._looking:
+                    raise
+            await asyncio.sleep(0.005)
+
+    def mend(self, manager: Any, session_id: str) -> None:
+        """Mend a torn thread before it is loaded, unless somebody is writing it."""
+        try:
+            with self.owner.hold(session_id):
+                mend_thread(manager.session_store._file(session_id))
+        except SessionHeld:
+            pass
+
+    def let_die(self, session_id: str) -> None:
+        """A session is being deleted: what still runs of it neither saves nor starts anything."""
+        self.deleted.add(session_id)
+        binding = binding_of(self.manager._engines.get(session_id))
+        if binding is not None:
+            binding.dead = True
+            binding.withdraw()
+
+    def ask_without_retry(self, session_id: str) -> None:
+        """Ask about a deleted session's unknown calls again: nothing can run there any more."""
+        port = HostSession(self, self.manager, session_id)
+        for row in self.ledger.known(rows.open_in_session(session_id)):
+            if row.undecided and self.server.held:
+                port.close_items(row.execution_id, 0, "session deleted")
+                port.raise_item(review.draft(row, retry=False), row.execution_id, row.attempt)
 
     async def drive(self, session_id: str) -> None:
         """Resume a session as durable resume does: claimed first, its tools connected, saved."""
@@ -246,24 +292,28 @@ class Runtime:
             self.spawn(self.drive, session_id)
 
     async def _look_after(self, session_id: str) -> bool:
-        """Triage an idle session; say whether its turn is to go on."""
+        """Triage an idle session; say whether its turn is to go on.
+
+        What cannot be looked at now (held, unreadable, ledger down) is looked at again.
+        """
         manager = self.manager
         if manager is None or manager.is_running(session_id):
             return False
         if not self._anything_waits(session_id):
+            self._again.discard(session_id)
             return False
         try:
-            with self.holding(session_id):
+            with self.looking(session_id):
                 binding = binding_of(manager._engines.get(session_id))
                 if binding is not None:
                     binding.reload_if_stale()
                 port = HostSession(self, manager, session_id)
                 report = await self.settler.triage(port, Trigger.TURN_END)
-        except SessionHeld:
+        except Exception as exc:
+            self._again.add(session_id)
+            log.warning("session %s: looked at again later (%s)", session_id, type(exc).__name__)
             return False
-        except LedgerError as exc:
-            log.warning("session %s: no triage after its turn (%s)", session_id, exc)
-            return False
+        self._again.discard(session_id)
         return self._to_go_on(session_id, report)
 
     def _to_go_on(self, session_id: str, report: Report) -> bool:
@@ -274,7 +324,8 @@ class Runtime:
         due = retries or proceed or report.follow_up_unseen or report.follow_up_blocked
         if report.halted or not due:
             return False
-        mark = (len(HostSession(self, self.manager, session_id).messages()), self.ledger.commits)
+        said = HostSession(self, self.manager, session_id).messages()
+        mark = (sum(m.get("role") != "notice" for m in said), self.ledger.commits)
         if self._seen.get(session_id) == mark:
             return False
         self._seen[session_id] = mark
@@ -290,139 +341,6 @@ class Runtime:
             return bool(self.ledger.known(rows.open_in_session(session_id)))
         except LedgerError:
             return False
-
-    # -- start-up
-    async def sweep(self) -> dict[str, int]:
-        """Repair every session the ledger has open rows for; calls no model and no tool.
-
-        Returns:
-            counts: sessions, rebuilt, raised, provisional, held (elsewhere), failed.
-        """
-        counts = dict.fromkeys(
-            ("sessions", "rebuilt", "raised", "provisional", "held", "failed"), 0
-        )
-        wake: list[str] = []
-        for session_id in self._sessions_to_sweep():
-            counts["sessions"] += 1
-            try:
-                with self.holding(session_id):
-                    port = HostSession(self, self.manager, session_id)
-                    report = await self.settler.triage(port, Trigger.SWEEP)
-            except SessionHeld:
-                counts["held"] += 1
-                continue
-            except (LedgerError, OSError, ValueError) as exc:
-                log.warning("sweep of session %s failed (%s)", session_id, type(exc).__name__)
-                counts["failed"] += 1
-                continue
-            counts["rebuilt"] += report.rebuilt
-            counts["raised"] += report.raised
-            counts["provisional"] += report.provisional
-            if not report.halted and (
-                report.retries or report.follow_up_unseen or report.follow_up_blocked
-            ):
-                wake.append(session_id)
-        self.close_settled_items()
-        self._expire()
-        self.owner.tidy({r.owner for r in self.ledger.known(rows.open_all())})
-        self.last_sweep = counts
-        if counts["sessions"]:
-            log.info("recovery at start: %s", counts)
-        self._wake_later(wake)
-        return counts
-
-    def _sessions_to_sweep(self) -> list[str]:
-        open_rows = self.ledger.known(rows.open_all())
-        sessions = [r.session_id for r in open_rows]
-        if self.server.held:
-            sessions += [i.session_id for i in self.manager.inbox.list() if self._unused(i)]
-        return list(dict.fromkeys(sessions))
-
-    def _unused(self, item: Any) -> bool:
-        """Say whether an item is an approval that may wait for a call that never started."""
-        if not item.tool_call_id or item.kind != "approval":
-            return False
-        if item.state == "resolved" and item.resolution not in ALLOWING:
-            return False
-        return self.ledger.first(rows.any_of_call(item.session_id, item.tool_call_id)) is None
-
-    def _wake_later(self, sessions: list[str]) -> None:
-        limit = asyncio.Semaphore(AT_ONCE)
-
-        async def one(session_id: str) -> None:
-            async with limit:
-                await self.drive(session_id)
-
-        for session_id in sessions:
-            self.spawn(one, session_id)
-
-    def _expire(self) -> None:
-        day, keep = 86400.0, self.retention
-        with contextlib.suppress(LedgerError):
-            self.ledger.run(
-                verbs.expire,
-                self.clock() - keep.snapshot_days * day,
-                self.clock() - keep.row_days * day,
-            )
-
-    # -- watching the ledger
-    def watch(self) -> None:
-        """Begin to look for what other processes wrote; needs a running event loop."""
-        ended = self._poller is None or self._poller.done() or self._poller.get_loop().is_closed()
-        if ended and self.remember_loop():
-            self._poller = asyncio.ensure_future(self._poll())
-
-    async def _poll(self) -> None:
-        while not self._closed:
-            try:
-                async with self.ledger.watching() as watch:
-                    while not self._closed:
-                        if self._serve() and (await watch.changed() or self._bereaved()):
-                            await self._look_around(await watch.fetch(rows.open_all()))
-                        await asyncio.sleep(POLL_SECONDS)
-            except (LedgerError, OSError) as exc:
-                log.debug("the ledger cannot be watched now (%s)", exc)
-                await asyncio.sleep(POLL_SECONDS)
-
-    def _serve(self) -> bool:
-        """Be the server process if nobody else is; read what the one before left behind."""
-        if self.server.held:
-            return True
-        if not self.server.take():
-            return False
-        inbox = self.manager.inbox
-        own, inbox._items = inbox._items, {}
-        inbox._load()
-        answered_here = {k: i for k, i in own.items() if i.state != "pending"}
-        inbox._items = {**own, **inbox._items, **answered_here}
-        inbox._save()
-        self._seen.clear()
-        self.close_settled_items()
-        return True
-
-    def close_settled_items(self) -> None:
-        """Close recovery items whose attempt was settled while nobody could close them."""
-        if not self.server.held:
-            return
-        for item in [i for i in self.manager.inbox.list(state="pending") if recovery_of(i)]:
-            ids = recovery_of(item)
-            row = self.ledger.first(rows.row(str(ids["execution_id"]), int(ids["attempt"])))
-            if row is not None and not row.newer and not (row.undecided and not row.superseded):
-                close(self.manager.inbox, item, row.decision.value if row.decision else "settled")
-
-    def _bereaved(self) -> bool:
-        """Say whether a process that held a call has died since we looked."""
-        return any(not self.owner.is_alive(name) for name in self._elsewhere)
-
-    async def _look_around(self, open_rows: list[Execution]) -> None:
-        """Act on decisions made elsewhere, and on calls whose owner has died."""
-        self._elsewhere = {
-            r.owner for r in open_rows if r.state == State.DISPATCHED and r.owner != self.owner.name
-        }
-        self.close_settled_items()
-        for session_id in dict.fromkeys(r.session_id for r in open_rows):
-            if not self.manager.is_running(session_id):
-                await self.after_turn(session_id)
 
     # -- the end
     async def aclose(self) -> None:
@@ -440,6 +358,18 @@ class Runtime:
         """Close the ledger and end this life as an owner; running calls keep their evidence."""
         self._closed = True
         forget(self)
+        if not self.guard.idle():
+            # A call still runs: this life lasts until it has ended and its outcome is kept.
+            threading.Thread(target=self._close_when_idle, daemon=True).start()
+            return
+        self._close_now()
+
+    def _close_when_idle(self) -> None:
+        while not self.guard.idle():
+            time.sleep(0.02)
+        self._close_now()
+
+    def _close_now(self) -> None:
         self.guard.close()
         self.ledger.close()
         self.server.close()
@@ -453,12 +383,6 @@ async def _logged(make: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> 
         raise
     except Exception:
         log.exception("background recovery failed")
-
-
-def binding_of(engine: Any) -> Binding | None:
-    """Return an engine's binding, or None for an engine that belongs to no session."""
-    found = getattr(engine, "_durable", None)
-    return found if isinstance(found, Binding) else None
 
 
 _runtimes: dict[Path, Runtime] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import sqlite3
@@ -26,6 +27,9 @@ ALLOWING = frozenset(
     }
 )  # fmt: skip
 """Resolutions that authorise; every other word, and every other spelling, denies."""
+
+LOOK_SECONDS = 0.05
+"""How often a wait for a running call looks whether the person has stopped it."""
 
 APPROVAL = "approval"
 PENDING = "pending"
@@ -239,6 +243,13 @@ class HostSession:
             for item in self.manager.inbox.list(session_id=self._session_id, state=PENDING)
             if item.kind == APPROVAL and item.tool_call_id and item.tool_call_id not in waiting
         ]
+
+    async def interrupted(self) -> None:
+        """Return when the person stops the turn or types a line into it."""
+        engine = self.engine
+        # The lines typed meanwhile stand in a plain list of the host; nothing tells of a new one.
+        while engine is None or not (engine._cancel.is_set() or engine._steering):  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_SECONDS)
 
     # -- recovery items
     def _recovery_items(self, execution_id: str) -> Iterable[Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import review, thread
 from .._db import AUDIT_COLUMNS
-from .files import read_json_tolerant, set_aside, write_atomic
+from .files import read_json_tolerant, set_aside, write_atomic, write_thread
 from .manager_hooks import runtime_of
 from .patching import Patches
 from .session import APPROVAL, prompt_state, stamp_of, void
@@ -83,13 +83,13 @@ class StoreHooks:
         return resolve
 
     def pending(self, host: Callable[..., Any]) -> Callable[..., Any]:
-        """Recovery items are answered by id only, never as the session's oldest prompt."""
+        """What we raise is answered by id only, never as the session's oldest prompt."""
 
         def pending(inbox: Any, session_id: str | None = None) -> Any:
             items = host(inbox, session_id)
             if session_id is None or runtime_of(inbox) is None:
                 return items
-            return [i for i in items if i.kind != review.KIND]
+            return [i for i in items if i.kind != review.KIND and not stamp_of(i).get("notice")]
 
         return pending
 
@@ -161,12 +161,23 @@ class StoreHooks:
                 return
             with runtime.writing(record.session_id) as allowed:
                 if allowed:
-                    host(store, record)
-                    runtime.note_saved(
-                        store._durable_manager, record.session_id, len(record.messages)
-                    )
+                    _save_whole(runtime, store, record, host)
 
         return save
+
+
+def _save_whole(runtime: Any, store: Any, record: Any, host: Callable[..., None]) -> None:
+    """Save a thread; after a save that failed half-way, write all of it in one step first."""
+    session_id = record.session_id
+    if session_id in runtime.torn:
+        write_thread(store._file(session_id), record.messages)
+    try:
+        host(store, record)
+    except BaseException:
+        runtime.torn.add(session_id)
+        raise
+    runtime.torn.discard(session_id)
+    runtime.note_saved(store._durable_manager, session_id, len(record.messages))
 
 
 def _counts(item: Any, intent_digest: str) -> bool:

@@ -126,6 +126,10 @@ WHERE execution_id = :execution_id AND attempt = :attempt;
 -- name: session
 SELECT * FROM session_protocol WHERE session_id = :session_id AND deleted_at IS NULL;
 
+-- name: life
+SELECT deleted_at FROM session_protocol
+WHERE session_id = :session_id AND incarnation = :incarnation;
+
 -- name: host_started
 SELECT DISTINCT tool FROM audit_events
 WHERE session_id = :session_id AND id > :mark AND stage = 'started' AND execution_id IS NULL;

@@ -11,8 +11,9 @@ from .. import rows, verbs
 from ..errors import LedgerError
 from ..hosts.reference.inbox import InboxItem
 from ..hosts.reference.manager import SessionManager
-from ..hosts.runtime import POLL_SECONDS, Runtime
+from ..hosts.runtime import Runtime
 from ..hosts.session import recovery_of
+from ..hosts.watching import POLL_SECONDS
 from ..ledger import DATABASE, Ledger
 from ..models import Execution
 from ..review import read_decision

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import rows
-from ..hosts import runtime as runtime_module
+from ..hosts import watching
 from ..hosts.attach import Attachment, attach
 from ..hosts.names import REFERENCE
 from ..hosts.reference.manager import SessionManager
@@ -63,7 +63,7 @@ class Player(Persons):
         self.attachment: Attachment | None = None
         if scenario.durable:
             if scenario.poll_seconds is not None:
-                runtime_module.POLL_SECONDS = scenario.poll_seconds
+                watching.POLL_SECONDS = scenario.poll_seconds
             self.attachment = attach(REFERENCE, failpoint=self.places)
         self.patches = watch_host(REFERENCE, self.places, EFFECTS)
         scenario.state_dir.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ from openworker_durable.hosts.reference.providers import (
     ToolCall,
 )
 from openworker_durable.hosts.reference.tools import ToolMetadata
-from openworker_durable.hosts.runtime import binding_of
+from openworker_durable.hosts.watching import binding_of
 from openworker_durable.ledger import Ledger
 from openworker_durable.recovery import Trigger
 from tests.bench.figures import Pairs, Result, clocked, median

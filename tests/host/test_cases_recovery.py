@@ -364,7 +364,9 @@ async def test_c30_a_deleted_session_can_still_be_settled(lab: Lab) -> None:
     item = again.item("send")
     assert again.manager.delete_session(SESSION)["ok"]
     await again.quiet()
-    assert item.state == "pending"
+    assert item.state == "resolved"
+    asked = again.item("send").data["recovery"]["decisions"]
+    assert asked == ["happened", "drop", "unsure"], "nothing can be run there any more"
     later = await again.crash("later").restart()
     assert later.states() == ["unknown"]
     assert await later.decide("send", "happened")

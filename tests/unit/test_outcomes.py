@@ -88,7 +88,7 @@ CASES: list[tuple[BaseException, State]] = [
     (TypeError("'NoneType' object is not subscriptable"), UNKNOWN),
     (KeyError("id"), UNKNOWN),
     (NotImplementedError(), FAILED),
-    (invalid_model(), FAILED),
+    (invalid_model(), UNKNOWN),
     (foreign("httpx", "ConnectError", HTTPX_NETWORK)(), FAILED),
     (foreign("httpx._exceptions", "ConnectError", HTTPX_NETWORK)(), FAILED),
     (foreign("httpx", "ConnectTimeout", HTTPX_TIMEOUT)(), FAILED),
