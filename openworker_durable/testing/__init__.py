@@ -23,10 +23,13 @@ from .scenario import (
     one_turn,
     reply,
 )
+from .tools import ACTS, READS, Tools
 
 __all__ = [
+    "ACTS",
     "CRASH_POINTS",
     "PLACES",
+    "READS",
     "RECOVER",
     "STEPS",
     "Behaviour",
@@ -39,6 +42,7 @@ __all__ = [
     "Kill",
     "Outcome",
     "Scenario",
+    "Tools",
     "check_invariants",
     "every_kill",
     "one_call",

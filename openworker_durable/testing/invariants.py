@@ -16,7 +16,6 @@ from .. import thread
 from ..models import Execution
 from ..states import Decision, State
 from .outcome import Outcome
-from .tools import EFFECTS
 
 Check = Callable[["_World"], Iterator[str]]
 
@@ -41,7 +40,7 @@ def check_invariants(outcome: Outcome, *, settled: bool = True, live: bool = Fal
 
 @dataclass(frozen=True)
 class _Called:
-    """One protected call: by its id, with the key of its effect."""
+    """One call with an effect: its id, and the key by which the service counts it."""
 
     call_id: str
     key: str
@@ -87,13 +86,13 @@ def _calls(outcome: Outcome) -> Iterator[_Called]:
     keys = set()
     for message in outcome.thread:
         for ref in thread.call_refs(message):
-            if ref.name in EFFECTS:
-                key = _key(ref.arguments)
+            key = _key(ref.arguments)
+            if key:
                 keys.add(key)
                 yield _Called(ref.call_id, key, True)
     for call in outcome.scenario.calls:
         key = str(call.arguments.get("key", ""))
-        if call.name in EFFECTS and key not in keys:
+        if key and key not in keys:
             yield _Called(call.id, key, False)
 
 

@@ -91,12 +91,12 @@ def _is_product(file: str) -> bool:
     return file.startswith(PACKAGE) and "testing" not in file
 
 
-def watch_host(names: HostNames, hit: Callable[[str], None], effects: frozenset[str]) -> Patches:
+def watch_host(names: HostNames, hit: Callable[[str], None], acting: frozenset[str]) -> Patches:
     """Make the host's methods report the crash points that lie outside the tools.
 
     Args:
         hit: called with the name of the place.
-        effects: names of the tools whose calls count.
+        acting: names of the tools whose calls count.
 
     Returns:
         the replacements, to be put back before the plugin is detached.
@@ -106,7 +106,7 @@ def watch_host(names: HostNames, hit: Callable[[str], None], effects: frozenset[
 
     def execute_sync(host: Callable[..., Any]) -> Callable[..., Any]:
         def _execute_sync(self: Any, tool_call: Any) -> Any:
-            if tool_call.name not in effects:
+            if tool_call.name not in acting:
                 return host(self, tool_call)
             hit("after_approval")
             result = host(self, tool_call)
@@ -118,7 +118,7 @@ def watch_host(names: HostNames, hit: Callable[[str], None], effects: frozenset[
     def record_result(host: Callable[..., Any]) -> Callable[..., Any]:
         def _record_result(self: Any, tool_call: Any, result: Any, status: str) -> Any:
             event = host(self, tool_call, result, status)
-            if tool_call.name in effects:
+            if tool_call.name in acting:
                 hit("result_in_thread")
             return event
 
@@ -127,7 +127,7 @@ def watch_host(names: HostNames, hit: Callable[[str], None], effects: frozenset[
     def save(host: Callable[..., Any]) -> Callable[..., Any]:
         def save(self: Any, session_id: str, engine: Any) -> None:
             host(self, session_id, engine)
-            if _answered(engine.messages, effects):
+            if _answered(engine.messages, acting):
                 hit("after_save")
 
         return save
@@ -138,11 +138,11 @@ def watch_host(names: HostNames, hit: Callable[[str], None], effects: frozenset[
     return patches
 
 
-def _answered(messages: list[dict[str, Any]], effects: frozenset[str]) -> bool:
+def _answered(messages: list[dict[str, Any]], acting: frozenset[str]) -> bool:
     """Say whether the last reply that calls one of the tools has an answer for it."""
     found = False
     for reply in thread.replies(messages):
-        mine = [c for c in reply.calls if c.name in effects]
+        mine = [c for c in reply.calls if c.name in acting]
         if mine:
             found = any(c.call_id in reply.answers for c in mine)
     return found

@@ -23,7 +23,7 @@ from .persons import Persons
 from .places import Places, watch_host
 from .scenario import Scenario
 from .script import Script
-from .tools import EFFECTS, SENDERS, Tools
+from .tools import Tools, acting
 
 LOOK = 0.002
 """Seconds between two looks at whether something has ended."""
@@ -65,12 +65,14 @@ class Player(Persons):
             if scenario.poll_seconds is not None:
                 watching.POLL_SECONDS = scenario.poll_seconds
             self.attachment = attach(REFERENCE, failpoint=self.places)
-        self.patches = watch_host(REFERENCE, self.places, EFFECTS)
+        tools = Tools(url, scenario, self.places).all(scenario.tools)
+        self.acting = acting(tools)
+        self.patches = watch_host(REFERENCE, self.places, self.acting)
         scenario.state_dir.mkdir(parents=True, exist_ok=True)
         self.script = Script(scenario.replies, self._replies_given)
         self.manager = SessionManager(
             workspace=scenario.state_dir / "work", data_dir=scenario.state_dir,
-            provider=self.script, tools=Tools(url, scenario, self.places).all(),
+            provider=self.script, tools=tools,
         )  # fmt: skip
         self.words: Iterator[str] = iter(())
         self.do_approvals(scenario.approvals)
@@ -118,7 +120,7 @@ class Player(Persons):
         if self.scenario.authorised_by != "grant" or self._is_known():
             return
         engine = self.manager.get_engine(self.session)
-        for name in (*SENDERS, "flaky"):
+        for name in self.acting:
             engine.permissions.allow_tool_for_session(name)
         self.manager.save(self.session, engine)
         self.manager._engines.pop(self.session)
@@ -262,7 +264,7 @@ class Player(Persons):
             self.patches.restore()
             self.attachment.detach()
             self.attachment = None
-            self.patches = watch_host(REFERENCE, self.places, EFFECTS)
+            self.patches = watch_host(REFERENCE, self.places, self.acting)
 
     def do_approvals(self, words: str | tuple[str, ...]) -> None:
         words = (words,) if isinstance(words, str) else words

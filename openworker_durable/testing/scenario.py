@@ -125,6 +125,8 @@ class Scenario:
         kill: where the process kills itself, if anywhere.
         breaks: commits that fail as if the disk were full: (`commit.before:<verb>`, how often).
         session: the session's id.
+        tools: `module:function` that makes more tools: it is called in the child with the
+            process's `Tools` and returns tool functions.
         poll_seconds: how often the plugin looks for decisions of other processes; None: as it
             does by itself.
     """
@@ -139,6 +141,7 @@ class Scenario:
     kill: Kill | None = None
     breaks: tuple[tuple[str, int], ...] = ()
     session: str = SESSION
+    tools: str = ""
     poll_seconds: float | None = None
 
     def __post_init__(self) -> None:

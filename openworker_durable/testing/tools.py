@@ -1,7 +1,16 @@
-"""The tools that every process under test has: they act on the effect service, or read from it."""
+"""The tools of a process under test: they act on the effect service, or read from it.
+
+A scenario may name a function that makes more, to put a connector's own tool to the test:
+
+    def my_tools(tools: Tools) -> list[ToolFunction]:
+        def publish(page: str, key: str) -> dict[str, Any]:
+            return my_connector.publish(page, send=lambda: tools.act("publish", key, page=page))
+        return [tool(publish, metadata=ACTS)]
+"""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -15,9 +24,6 @@ READS = ToolMetadata(category="mail", risk_level="low")
 
 SENDERS = ("send", "charge", "mark", "notify")
 """Tools with one effect each: (to, key)."""
-
-EFFECTS = frozenset({*SENDERS, "flaky"})
-"""Every protected tool."""
 
 MODES: dict[str, str] = {
     "timeout_before": "raises a timeout, nothing was done",
@@ -43,6 +49,12 @@ _AFTER: dict[str, BaseException] = {
 }
 
 
+def acting(tools: list[ToolFunction]) -> frozenset[str]:
+    """Return the names of the tools that ask before they act."""
+    known = ((t.__name__, getattr(t, "__aisuite_tool_metadata__", None)) for t in tools)
+    return frozenset(name for name, about in known if about and about.requires_approval)
+
+
 class Tools:
     """The tools of one process.
 
@@ -58,12 +70,27 @@ class Tools:
             "world": scenario.world, "session": scenario.session, "durable": scenario.durable,
         }  # fmt: skip
 
-    def all(self) -> list[ToolFunction]:
-        """Return every tool."""
-        senders = [tool(self._sender(name), metadata=ACTS) for name in SENDERS]
-        return [*senders, tool(self._flaky(), metadata=ACTS), tool(self._lookup(), metadata=READS)]
+    def all(self, more: str = "") -> list[ToolFunction]:
+        """Return every tool.
 
-    def _act(self, name: str, key: str, **more: Any) -> dict[str, Any]:
+        Args:
+            more: `module:function` that makes more of them.
+        """
+        tools = [tool(self._sender(name), metadata=ACTS) for name in SENDERS]
+        tools += [tool(self._flaky(), metadata=ACTS), tool(self._lookup(), metadata=READS)]
+        if more:
+            module, _, function = more.partition(":")
+            tools += getattr(importlib.import_module(module), function)(self)
+        return tools
+
+    def act(self, name: str, key: str, **more: Any) -> dict[str, Any]:
+        """Do one effect, through the two crash points inside a tool.
+
+        Args:
+            name: of the tool.
+            key: by which the service counts it; unique to the call, and one of its arguments.
+            more: whatever else is to be sent.
+        """
         self.hit("in_tool_before_effect")
         now = current_execution()
         ids = {"execution_id": now.execution_id, "attempt": now.attempt} if now else {}
@@ -73,7 +100,7 @@ class Tools:
 
     def _sender(self, name: str) -> ToolFunction:
         def sender(to: str, key: str) -> dict[str, Any]:
-            return {**self._act(name, key, to=to), "to": to}
+            return {**self.act(name, key, to=to), "to": to}
 
         sender.__name__ = sender.__qualname__ = name
         sender.__doc__ = f"Do one {name}."
@@ -84,7 +111,7 @@ class Tools:
             """Do one thing, or fail at it, as the mode says."""
             if mode in _BEFORE:
                 raise _BEFORE[mode]
-            answer = self._act("flaky", key, drop=mode == "dropped")
+            answer = self.act("flaky", key, drop=mode == "dropped")
             if mode in _AFTER:
                 raise _AFTER[mode]
             if mode == "odd":

@@ -31,7 +31,11 @@ CORE: tuple[Mutant, ...] = (
         "a-claim-is-not-noted",
         "G1 C06",
         "contract/test_guard.py::test_g1_a_second_start_finds_the_claim_before_any_row_is_there",
-        ("guard.py", "            self._started.add(intent.execution_id)\n", "            pass\n"),
+        (
+            "guard.py",
+            "            self._started[intent.execution_id] = Future()\n",
+            "            pass\n",
+        ),
     ),
     mutant(
         "a-handle-works-twice",

@@ -151,7 +151,7 @@ HOST: tuple[Mutant, ...] = (
         "a-turn-without-the-session-lock",
         "R C06",
         "host/test_mutant_gaps.py::test_r_no_turn_runs_without_the_session_lock",
-        (TURNS, "owner.hold(binding.session_id)", 'owner.hold(binding.session_id + "?")'),
+        (TURNS, "hold_for_turn(binding.session_id)", 'hold_for_turn(binding.session_id + "?")'),
     ),
     mutant(
         "a-stale-engine-is-used",
@@ -207,7 +207,25 @@ HOST: tuple[Mutant, ...] = (
         "the-hosts-own-start-is-ignored",
         "G4",
         "host/test_walks.py::test_walk_detached_while_the_prompt_waits_then_resolved_alone",
-        ("facts.py", "        return ref.name not in self._alone\n", "        return True\n"),
+        ("facts.py", "        return ref.name in self._alone\n", "        return False\n"),
+    ),
+    mutant(
+        "a-withdrawn-call-starts",
+        "R11 G12",
+        "host/test_session_edges.py::test_a_call_of_a_turn_that_has_ended_can_not_start_any_more",
+        ("guard.py", "            if not still():\n", "            if False:\n"),
+    ),
+    mutant(
+        "a-deleted-session-runs-again",
+        "C30",
+        "host/test_session_edges.py::test_c30_retry_is_refused_where_the_session_was_deleted",
+        ("verbs.py", "is Decision.RETRY and _is_deleted(conn, row)", "is Decision.RETRY and False"),
+    ),
+    mutant(
+        "a-torn-save-is-appended-to",
+        "C12",
+        "host/test_session_edges.py::test_c12_a_save_that_failed_half_way_is_written_whole",
+        ("hosts/store_hooks.py", "    if session_id in runtime.torn:\n", "    if False:\n"),
     ),
     mutant(
         "the-boundary-does-not-move",
@@ -231,7 +249,7 @@ HOST: tuple[Mutant, ...] = (
         "host/test_mutant_gaps.py::test_r_a_recovery_item_is_no_prompt_of_its_session",
         (
             "hosts/store_hooks.py",
-            "return [i for i in items if i.kind != review.KIND]",
+            'return [i for i in items if i.kind != review.KIND and not stamp_of(i).get("notice")]',
             "return items",
         ),
     ),
