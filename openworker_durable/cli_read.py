@@ -289,7 +289,8 @@ def full_id(conn: sqlite3.Connection, prefix: str, *, audit: bool = False) -> st
     if not found:
         raise Stop(
             "no_such_execution",
-            f"no execution id begins with {prefix!r}; `openworker-durable list` shows them.",
+            f"no execution id begins with {prefix!r}; `openworker-durable list`, with the same "
+            "--state, shows them.",
         )
     some = ", ".join(found[:5]) + (", and more" if len(found) > 5 else "")
     raise Stop("ambiguous", f"{prefix!r} begins several ids: {some}; give more of it.")

@@ -42,6 +42,12 @@ def run_demo(json_out: bool, keep: Path | None, *, durable: bool = True) -> int:
     if keep is not None and keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
         print(f"{keep} is there already and not an empty folder; name another one", file=sys.stderr)
         return USAGE_ERROR
+    try:
+        if keep is not None:
+            keep.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        print(f"{keep} cannot be made ({exc.strerror}); name another folder", file=sys.stderr)
+        return USAGE_ERROR
     with tempfile.TemporaryDirectory(prefix="openworker-durable-") as folder:
         rows = _compare(Path(folder), keep, durable)
     if json_out:

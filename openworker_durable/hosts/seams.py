@@ -95,6 +95,9 @@ SEAMS: tuple[Seam, ...] = (
 """The list. `openworker-durable doctor` prints it with what was found."""
 
 
+ABSENT = "class not found"
+
+
 @dataclass
 class Finding:
     """What was found of one seam; `problem` is empty when it fits."""
@@ -116,6 +119,11 @@ class SeamReport:
         return not self.problems
 
     @property
+    def absent(self) -> bool:
+        """Say whether no class of the host was found at all."""
+        return bool(self.findings) and all(f.problem.startswith(ABSENT) for f in self.findings)
+
+    @property
     def problems(self) -> list[str]:
         """Return one line for each seam that does not fit."""
         return [f"{f.seam.name}: {f.problem}" for f in self.findings if f.problem]
@@ -126,6 +134,12 @@ class SeamReport:
         Raises:
             SeamsDoNotFit: naming each, and the remedy.
         """
+        if self.absent:
+            raise SeamsDoNotFit(
+                f"{self.host} cannot be imported by this Python, so there is nothing to attach to; "
+                "install openworker-durable into the environment that OpenWorker runs in, and run "
+                "it there"
+            )
         if not self.fits:
             raise SeamsDoNotFit(
                 f"{self.host} does not have the shape this version of openworker-durable attaches "
@@ -160,7 +174,7 @@ def check(names: HostNames) -> SeamReport:
         try:
             cls = names.load(seam.owner)
         except Exception as exc:  # a host's module may fail in any way while it is imported
-            report.findings.append(Finding(seam, f"class not found ({type(exc).__name__})"))
+            report.findings.append(Finding(seam, f"{ABSENT} ({type(exc).__name__})"))
             continue
         report.findings.append(Finding(seam, _problem(cls, seam)))
     return report

@@ -64,9 +64,11 @@ def test_a_process_can_be_killed_from_outside(lab: CrashLab) -> None:
 
 
 def test_a_process_that_hangs_is_ended_and_shows_its_stacks(lab: CrashLab) -> None:
-    lab.seconds = 1.5
-    lab.service.hold("k")
-    outcome = lab.run(one_turn(lab.folder()))
+    lab.seconds = 4
+    hold = lab.service.hold("k")
+    child = lab.start(one_turn(lab.folder()))
+    assert hold.arrived.wait(20)
+    outcome = child.wait(lab.seconds)
     assert (outcome.hung, outcome.killed, outcome.ended_by) == (True, False, "hung")
     assert "post" in outcome.trace
     assert any("hung" in fault for fault in check_invariants(outcome, settled=False))

@@ -20,7 +20,7 @@ def line(text: str) -> Message:
 
 
 def record(*texts: str) -> SessionRecord:
-    return SessionRecord("s", "/work", "m", "interactive", messages=[line(t) for t in texts])
+    return SessionRecord("s", "somewhere", "m", "interactive", messages=[line(t) for t in texts])
 
 
 def saved_texts(store: ConversationStore) -> list[str]:
