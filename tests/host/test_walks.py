@@ -494,3 +494,33 @@ async def test_retention_drops_results_and_rows_that_are_safe_in_their_thread(la
     assert again.states() == ["succeeded"]
     assert again.runtime.ledger.fetch(stored_snapshot(again.rows()[0].execution_id, 1)) == [None]
     assert "did" in again.answer("k1")
+
+
+async def test_c23_killed_during_recovery_at_every_step_and_again(lab: Lab) -> None:
+    world = lab.world(reply(call("charge", "k1"), call("send", "k2")))
+    inside = lab.copies_at(world, "effect.after")
+    await world.say("go", "charge", "send")
+    lab.hook = None
+    decisions = {"send": "happened"}
+
+    async def recover(folder: Path) -> list[Path]:
+        """Recover from a kill, copying the folder at every step; return the copies."""
+        lab.outside.effects = [("charge", ""), ("send", "")]
+        again = world.reopen(folder)
+        kills = record_copies(lab, again)
+        await bring_to_an_end(again, decisions)
+        lab.hook = None
+        assert lab.outside.effects == [("charge", ""), ("send", "")], "effects unchanged"
+        assert again.states() == ["succeeded", "succeeded"]
+        assert len(again.follow_ups()) == 1
+        assert again.items() == []
+        assert again.messages()[-1]["content"] == "done"
+        again.valid()
+        await again.manager.aclose()
+        return kills
+
+    kills = await recover(inside[1])
+    assert len(kills) > 10
+    for folder in kills:
+        for again in (await recover(folder))[::4]:
+            await recover(again)
