@@ -85,6 +85,13 @@ class Runtime(Watching):
         if binding is not None:
             binding.remember_file()
 
+    def own_write_failed(self, manager: Any, session_id: str) -> None:
+        """A save of ours may be half on disk: the next one writes the whole thread."""
+        self.torn.add(session_id)
+        binding = binding_of(manager._engines.get(session_id))
+        if binding is not None:
+            binding.remember_file()
+
     def saved_count(self, manager: Any, session_id: str) -> int:
         """Return how many of a session's messages are on disk."""
         if session_id not in self._saved:

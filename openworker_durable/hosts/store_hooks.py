@@ -174,7 +174,7 @@ def _save_whole(runtime: Any, store: Any, record: Any, host: Callable[..., None]
     try:
         host(store, record)
     except BaseException:
-        runtime.torn.add(session_id)
+        runtime.own_write_failed(store._durable_manager, session_id)
         raise
     runtime.torn.discard(session_id)
     runtime.note_saved(store._durable_manager, session_id, len(record.messages))

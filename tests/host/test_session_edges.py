@@ -135,6 +135,8 @@ async def test_c12_a_save_that_failed_half_way_is_written_whole(
     monkeypatch.setattr(ConversationStore, "_append", torn)
     await world.say("go", "send")
     assert state["broken"] == 1
+    assert [m["role"] for m in world.messages()] == ["user", "assistant", "tool", "assistant"]
+    assert not list((world.folder / "conversations").glob("*.unreadable-*")), "nothing was torn"
     world.valid()
     again = await world.crash().restart()
     assert again.answer("k1") == world.answer("k1")

@@ -157,7 +157,7 @@ HOST: tuple[Mutant, ...] = (
         "a-stale-engine-is-used",
         "R",
         "host/test_mutant_gaps.py::test_r_the_saved_thread_is_read_again_after_the_lock_was_taken",
-        (TURNS, "            binding.reload_if_stale()\n", ""),
+        (TURNS, "                binding.reload_if_stale()\n", "                pass\n"),
     ),
     mutant(
         "another-process-counts-as-dead",
