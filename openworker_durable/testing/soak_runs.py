@@ -52,6 +52,7 @@ class Life:
     scenario: Scenario
     kill_after: float | None
     ended_by: str
+    killed: bool
     effects: int
     errors: list[str]
 
@@ -83,7 +84,7 @@ class Run:
     @property
     def kills(self) -> int:
         """Return how many processes were killed."""
-        return sum(life.ended_by == "SIGKILL" for life in self.lives)
+        return sum(life.killed for life in self.lives)
 
     def story(self) -> str:
         """Return the run for people."""
@@ -247,7 +248,8 @@ class _Soak:
         return scenario.then(*self._later_steps(), approvals="allow")
 
     def _note(self, scenario: Scenario, after: float | None, outcome: Outcome) -> None:
-        life = Life(scenario, after, outcome.ended_by, len(outcome.effects), outcome.errors)
+        ended = (outcome.ended_by, outcome.killed)
+        life = Life(scenario, after, *ended, len(outcome.effects), outcome.errors)
         self.run.lives.append(life)
         self.run.places.update(outcome.hits.keys())
         if outcome.killed and scenario.kill is not None:
