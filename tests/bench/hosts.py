@@ -39,10 +39,10 @@ def send(what: str = "") -> dict[str, str]:
     return {"sent": what + "x" * 1000}
 
 
-lookup.__aisuite_tool_metadata__ = ToolMetadata(  # type: ignore[attr-defined]
+lookup.__aisuite_tool_metadata__ = ToolMetadata(  # type: ignore[attr-defined]  # set on the fly
     category="search", risk_level="low"
 )
-send.__aisuite_tool_metadata__ = ToolMetadata(  # type: ignore[attr-defined]
+send.__aisuite_tool_metadata__ = ToolMetadata(  # type: ignore[attr-defined]  # set on the fly
     category="mail", risk_level="high", requires_approval=True
 )
 
@@ -67,7 +67,7 @@ def make_manager(folder: Path, calls: int = 1) -> SessionManager:
         manager.persist_session(item.session_id)
         manager.inbox.resolve(item.id, "allow")
 
-    manager._announce = announce  # type: ignore[method-assign]
+    manager._announce = announce  # type: ignore[method-assign]  # patched here
     return manager
 
 
@@ -127,11 +127,11 @@ def reads_counted() -> Iterator[list[str]]:
         seen.append(query.name)
         return real(ledger, query)
 
-    Ledger.fetch = fetch  # type: ignore[method-assign,assignment]
+    Ledger.fetch = fetch  # type: ignore[method-assign,assignment]  # patched here
     try:
         yield seen
     finally:
-        Ledger.fetch = real  # type: ignore[method-assign]
+        Ledger.fetch = real  # type: ignore[method-assign]  # patched here
 
 
 # -- calls that are not recorded

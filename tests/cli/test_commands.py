@@ -333,7 +333,7 @@ def test_demo_hands_its_options_on(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return 1 if json_out else 0
 
     fake = types.ModuleType("openworker_durable.demo")
-    fake.run_demo = run_demo  # type: ignore[attr-defined]
+    fake.run_demo = run_demo  # type: ignore[attr-defined]  # set on the fly
     monkeypatch.setitem(sys.modules, "openworker_durable.demo", fake)
     monkeypatch.setattr("openworker_durable.demo", fake, raising=False)
     assert run("demo").exit_code == 0

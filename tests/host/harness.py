@@ -77,14 +77,14 @@ class Outside:
                 return self.effect(name, what)
 
             tool.__name__ = name
-            tool.__aisuite_tool_metadata__ = WRITE  # type: ignore[attr-defined]
+            tool.__aisuite_tool_metadata__ = WRITE  # type: ignore[attr-defined]  # set on the fly
             return tool
 
         def lookup(what: str = "") -> Any:
             self.reads.append(what)
             return {"found": what}
 
-        lookup.__aisuite_tool_metadata__ = READ  # type: ignore[attr-defined]
+        lookup.__aisuite_tool_metadata__ = READ  # type: ignore[attr-defined]  # set on the fly
         return [*map(maker, ("send", "pay", "delete", "charge", "mark", "notify")), lookup]
 
 

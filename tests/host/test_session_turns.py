@@ -234,7 +234,7 @@ async def test_retry_keeps_the_execution_id_and_counts_attempts(lab: Lab) -> Non
         seen.append(current_execution())
         return real(name, what)
 
-    lab.outside.effect = effect  # type: ignore[method-assign]
+    lab.outside.effect = effect  # type: ignore[method-assign]  # patched here
     lab.outside.raises["send"] = TimeoutError()
     await world.say("go", "send")
     assert await world.decide("send", "retry")

@@ -117,7 +117,7 @@ def test_c26_a_fault_at_any_statement_leaves_the_old_schema(hosts: Path, stateme
         def execute(self, sql: str, *args: object) -> sqlite3.Cursor:
             if sql.startswith(statement):
                 raise sqlite3.OperationalError("disk I/O error")
-            return super().execute(sql, *args)  # type: ignore[arg-type]
+            return super().execute(sql, *args)  # type: ignore[arg-type]  # passed on as given
 
     conn = sqlite3.connect(hosts, isolation_level=None, factory=Failing)
     with pytest.raises(sqlite3.OperationalError):

@@ -194,18 +194,18 @@ def test_a_status_is_read_where_clients_keep_it(code: int, state: State) -> None
         status_code = code
 
     one, other = RuntimeError("x"), RuntimeError("x")
-    one.response = Response()  # type: ignore[attr-defined]
-    other.status_code = code  # type: ignore[attr-defined]
+    one.response = Response()  # type: ignore[attr-defined]  # set on the fly
+    other.status_code = code  # type: ignore[attr-defined]  # set on the fly
     assert state_of(one, external=True) is state
     assert state_of(other, external=True) is state
 
 
 def test_numbers_that_are_no_status_are_no_status() -> None:
     odd = RuntimeError("x")
-    odd.code = 4  # type: ignore[attr-defined]
+    odd.code = 4  # type: ignore[attr-defined]  # set on the fly
     assert state_of(odd, external=True) is UNKNOWN
     refusal = ValueError("x")
-    refusal.code = 7000  # type: ignore[attr-defined]
+    refusal.code = 7000  # type: ignore[attr-defined]  # set on the fly
     assert state_of(refusal, external=True) is FAILED
 
 

@@ -46,7 +46,7 @@ class ToolSpec:
 
 def tool(func: ToolFunction, *, metadata: Any) -> ToolFunction:
     """Attach `metadata` to `func` where a registry looks for it, and return `func`."""
-    func.__aisuite_tool_metadata__ = metadata  # type: ignore[attr-defined]
+    func.__aisuite_tool_metadata__ = metadata  # type: ignore[attr-defined]  # set on the fly
     return func
 
 
