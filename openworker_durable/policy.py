@@ -79,10 +79,17 @@ LASTING_EFFECTS: dict[str, str] = {
     "send_message": "sends a message",
     "subscribe_channel": "makes the session act on messages",
     "unsubscribe_channel": "changes what the session acts on",
+    "propose_team": "makes a team once a person agrees",
+    "propose_work_items": "puts items on the team's board once a person agrees",
+    "request_tool": "installs a program once a person agrees",
+    "request_directory": "may move the session's workspace once a person agrees",
 }
 """Host tools with lasting effects that their metadata calls harmless."""
 
-LOCAL_TOOLS = WRITE_TOOLS | frozenset({"remember", "forget", "update_memory"})
+GATES = frozenset({"propose_team", "propose_work_items", "request_tool", "request_directory"})
+"""Tools whose effect a person's answer sets off; they never reach a tool registry."""
+
+LOCAL_TOOLS = WRITE_TOOLS | GATES | frozenset({"remember", "forget", "update_memory"})
 """Protected tools that only touch this machine."""
 
 

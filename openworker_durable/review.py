@@ -17,6 +17,11 @@ from .states import NOT_RETRIED, Decision, Reason
 
 KIND = "recovery_required"
 HEADER = "Unknown outcome"
+HINT = (
+    "Still open: that is no decision. Use the buttons, or answer with exactly one of: "
+    "happened, retry, drop, unsure."
+)
+"""What a chat says after an answer that settles nothing."""
 
 LABELS: dict[Decision, str] = {
     Decision.HAPPENED: "It happened",

@@ -92,6 +92,18 @@ def undecided_tool(session_id: str, tool_name: str) -> Query[Execution]:
     return Query("undecided_tool", {"session_id": session_id, "tool_name": tool_name}, execution_of)
 
 
+def same_occurrence(occurrence: str, session_id: str) -> Query[Execution]:
+    """What other sessions did for an automation's slot, oldest first, at most 20."""
+    return Query(
+        "same_occurrence", {"occurrence": occurrence, "session_id": session_id}, execution_of
+    )
+
+
+def occurrence_of(session_id: str) -> Query[str]:
+    """The occurrence that a session's executions carry, if any does."""
+    return Query("occurrence_of", {"session_id": session_id}, lambda r: str(r["occurrence"]))
+
+
 def call_ids(session_id: str) -> Query[str]:
     """Every call id the ledger knows for a session, deleted lives of it included."""
     return Query("call_ids", {"session_id": session_id}, lambda r: str(r["tool_call_id"]))

@@ -6,6 +6,8 @@ carries one. Pure.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from .models import Execution
 from .snapshot import Snapshot
 from .states import Decision, State
@@ -108,6 +110,31 @@ def follow_up_card(row: Execution, kind: str, outcome: Execution | None) -> str:
     state = outcome.state.value if isinstance(outcome.state, State) else "unknown"
     verb = "was run once more" if kind == Decision.RETRY.value else "has ended"
     return f"`{row.tool_name}` {verb}: {state}."
+
+
+def _did(row: Execution) -> str:
+    word = row.decision.value if row.decision else getattr(row.state, "value", "unknown")
+    about = f" ({row.preview})" if row.preview else ""
+    return f"{row.tool_name}{about}: {'may have happened' if word == 'unknown' else word}"
+
+
+def slot_warning(done: Sequence[Execution]) -> str:
+    """Return the reason shown when an automation's slot, cut off before, is run again."""
+    listed = "; ".join(_did(row) for row in done[:5])
+    more = f"; and {len(done) - 5} more" if len(done) > 5 else ""
+    return (
+        f"This automation already ran for this time and was cut off. That run's calls: "
+        f"{listed}{more}. Allow only what is still to be done."
+    )
+
+
+def tools_absent(names: Sequence[str]) -> str:
+    """Return the notice a person sees when an allowed call waits for tools that are not there."""
+    return (
+        f"Waiting: {', '.join(sorted(set(names)))} cannot be reached, so the call that was "
+        "allowed has not been run. Connect its server again, then press Retry; or send a "
+        "message, and the call is not run."
+    )
 
 
 def repeat_warning(row: Execution) -> str:

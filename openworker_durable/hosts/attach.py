@@ -12,7 +12,11 @@ from dataclasses import dataclass, field
 from ..failpoints import Failpoint, no_failpoint
 from ..policy import KEEP, Retention
 from .call_hooks import CallHooks
+from .chat_hooks import ChatHooks
+from .driving_hooks import DrivingHooks
 from .engine_hooks import EngineHooks
+from .gate_hooks import GateHooks
+from .listing_hooks import ListingHooks
 from .manager_hooks import ManagerHooks
 from .names import HostNames
 from .patching import Patches
@@ -80,6 +84,11 @@ def attach(
         ManagerHooks(names, failpoint, retention, done.runtimes).attach(
             patches, names.load("manager")
         )
+        DrivingHooks().attach(patches, names.load("manager"))
+        ListingHooks().attach(patches, names.load("inbox"), names.load("conversations"))
+        if names.host == "OpenWorker":
+            GateHooks().attach(patches, engine, names.load("manager"), names.load("toolchain"))
+            ChatHooks(names.load("decode")).attach(patches, names.load("manager"))
     except BaseException:
         patches.restore()
         raise

@@ -26,8 +26,9 @@ from ..redact import preview
 from ..snapshot import Snapshot
 from ..states import AuthorityKind
 from .files import mend_thread, sync_file
+from .items import ASKED, prompt_state, stamp_of
 from .life import Life
-from .session import APPROVAL, HostSession, prompt_state, protects, stamp_of
+from .session import HostSession, protects
 
 log = logging.getLogger("openworker_durable")
 
@@ -73,6 +74,8 @@ class Binding:
     dead: bool = False
     cut_short: bool = False
     repeat: Execution | None = None
+    cut_off: list[Execution] = field(default_factory=list)
+    asking_tool: str = ""
     _known_ids: set[str] | None = None
     _protects: dict[str, tuple[Any, bool]] = field(default_factory=dict)
     _stat: tuple[int, int] | None = None
@@ -208,7 +211,7 @@ class Binding:
     def authority(self, call: Any, *, asked: bool) -> Authority:
         """Return what allowed a call that the engine has just let through."""
         item = self.manager.inbox.for_tool_call(self.session_id, call.id)
-        if item is not None and item.kind == APPROVAL and prompt_state(item).value == "allowed":
+        if item is not None and item.kind in ASKED and prompt_state(item).value == "allowed":
             return Authority(kind=AuthorityKind.ITEM, ref=item.id)
         if asked:
             return Authority(kind=AuthorityKind.PROMPT)

@@ -27,9 +27,11 @@ from ..errors import (
 from ..identity import TornArguments, is_mangled, parse_arguments
 from ..models import Authority, Execution, Outcome
 from ..outcomes import state_of
+from ..policy import GATES
 from ..snapshot import encode
 from ..states import AuthorityKind, Reason, State
 from .binding import Binding, Ticket
+from .gate_hooks import run_gate_again
 from .patching import Patches
 from .watching import binding_of
 
@@ -129,11 +131,11 @@ class CallHooks:
         def evaluate(permissions: Any, tool_name: str, *args: Any, **kwargs: Any) -> Any:
             decision = host(permissions, tool_name, *args, **kwargs)
             binding = getattr(permissions, "_durable", None)
-            repeat = binding.repeat if binding is not None else None
-            if repeat is None or repeat.tool_name != tool_name:
+            if binding is None or binding.asking_tool != tool_name:
                 return decision
-            if decision.allowed or decision.needs_user:
-                return type(decision)(False, texts.repeat_warning(repeat), needs_user=True)
+            why = _warning(binding)
+            if why and (decision.allowed or decision.needs_user):
+                return type(decision)(False, why, needs_user=True)
             return decision
 
         return evaluate
@@ -269,6 +271,13 @@ def _is_prompt(item: Any) -> bool:
     return bool(kind == "permission_required")
 
 
+def _warning(binding: Binding) -> str:
+    """Say why the call being authorised must be asked about, whatever grants or rules say."""
+    if binding.repeat is not None:
+        return texts.repeat_warning(binding.repeat)
+    return texts.slot_warning(binding.cut_off) if binding.cut_off else ""
+
+
 class _Asking:
     """While one call is authorised: the repeat guard and the prompt's intent are set."""
 
@@ -279,18 +288,24 @@ class _Asking:
         binding, call = self.binding, self.call
         try:
             query = rows.undecided_tool(binding.session_id, call.name)
-            binding.repeat = binding.runtime.ledger.first(query)
+            ledger = binding.runtime.ledger
+            binding.repeat, binding.cut_off = ledger.first(query), []
+            if binding.occurrence:
+                same = rows.same_occurrence(binding.occurrence, binding.session_id)
+                binding.cut_off = ledger.known(same)
         except LedgerError as exc:
-            binding.repeat, binding.blocked = None, str(exc)
+            binding.repeat, binding.cut_off, binding.blocked = None, [], str(exc)
+        binding.asking_tool = call.name
         binding.engine.permissions._durable = binding
         try:
             binding.runtime.asking[(binding.session_id, call.id)] = binding.intent(call)
         except UNRECORDABLE as exc:
             binding.blocked = str(exc)
-        return binding.repeat is not None
+        return bool(_warning(binding))
 
     def __exit__(self, *exc: object) -> None:
-        self.binding.repeat = None
+        self.binding.repeat, self.binding.cut_off = None, []
+        self.binding.asking_tool = ""
         self.binding.runtime.asking.pop((self.binding.session_id, self.call.id), None)
 
 
@@ -414,6 +429,8 @@ async def run_again(
     """Run the next attempt of an execution decided `retry`, once, through the guard."""
     engine = binding.engine
     found = thread.find_call(engine.messages, row.tool_call_id)
+    if row.tool_name not in GATES:
+        await binding.runtime.opening.connect(binding.session_id, {row.tool_name})
     spec = engine.registry.get(row.tool_name)
     try:
         arguments = parse_arguments(found[1].arguments) if found else None
@@ -423,6 +440,10 @@ async def run_again(
         _note_not_run(binding, row, "its tool is not available")
         return
     call = tool_call(id=row.tool_call_id, name=row.tool_name, arguments=arguments)
+    if row.tool_name in GATES:
+        async for event in _run_gate_again(binding, row, call, emit):
+            yield event
+        return
     authority = Authority(kind=AuthorityKind.DECISION)
     ticket = binding.ticket(call, authority, retry=True)
     binding.tickets[call.id] = ticket
@@ -435,6 +456,16 @@ async def run_again(
         why = type(ticket.refusal).__name__ if ticket.refusal else "its tool refused it"
         _note_not_run(binding, row, why)
     yield emit("tool_finished", name=call.name, status=status)
+
+
+async def _run_gate_again(
+    binding: Binding, row: Execution, call: Any, emit: Callable[..., Any]
+) -> Events:
+    yield emit("tool_started", name=call.name)
+    gate = await run_gate_again(binding, call)
+    if not gate.dispatched:
+        _note_not_run(binding, row, "it could not be recorded")
+    yield emit("tool_finished", name=call.name, status="error" if gate.failed else "ok")
 
 
 def _note_not_run(binding: Binding, row: Execution, why: str) -> None:

@@ -10,8 +10,9 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from .. import rows, thread
+from .. import rows, texts, thread
 from ..errors import LedgerError, SessionHeld
+from ..policy import GATES
 from ..recovery import GOING_ON, Trigger
 from ..settle import Report
 from ..states import Decision, State
@@ -124,6 +125,12 @@ class EngineHooks:
             yield self._emit("turn_end", status=STATUS, iterations=0)
             return
         if reply is not None and not reply.answered and not reply.user_line:
+            absent = await self._absent(binding, reply)
+            if absent:
+                yield self._emit("turn_start", input="(resumed)")
+                _notice(engine, texts.tools_absent(absent))
+                yield self._emit("turn_end", status=STATUS, iterations=0)
+                return
             async for event in host(engine):
                 yield event
             return
@@ -132,6 +139,23 @@ class EngineHooks:
             yield self._emit("turn_start", input="(resumed)")
             async for event in engine._loop():
                 yield event
+
+    async def _absent(self, binding: Binding, reply: thread.Reply) -> list[str]:
+        """Return tools of calls somebody may have allowed that cannot be reached now (C31)."""
+        inbox, engine = binding.manager.inbox, binding.engine
+        waiting = {
+            ref.name
+            for ref in reply.calls
+            if ref.call_id not in reply.answers
+            and engine.registry.get(ref.name) is None
+            and (
+                ref.name.startswith("mcp__")
+                or inbox.for_tool_call(binding.session_id, ref.call_id) is not None
+            )
+        } - GATES
+        if not waiting:
+            return []
+        return sorted(await binding.runtime.opening.connect(binding.session_id, waiting))
 
     async def _drive(
         self, binding: Binding, trigger: Trigger, go_on: Callable[[Report], Events]
@@ -297,6 +321,12 @@ class EngineHooks:
                 yield chunk
 
         return _astream
+
+
+def _notice(engine: Any, text: str) -> None:
+    """Show the person a line in the conversation, once; no provider sees it."""
+    if not any(m.get("role") == "notice" and m.get("text") == text for m in engine.messages[-3:]):
+        engine._append_notice("mcp_error", text)
 
 
 def _still_runs(holders: list[str]) -> str:

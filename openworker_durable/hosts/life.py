@@ -14,6 +14,7 @@ from ..models import Intent
 from ..owner import Owner, ServerLock, SessionHold
 from ..settle import Settler
 from .names import HostNames
+from .opening import Opening
 
 
 class Life(Protocol):
@@ -30,6 +31,7 @@ class Life(Protocol):
     settler: Settler
     asking: dict[tuple[str, str | None], Intent]
     loop: asyncio.AbstractEventLoop | None
+    opening: Opening
 
     def note_saved(self, manager: Any, session_id: str, count: int) -> None:
         """Note how many of a session's messages are on disk."""
@@ -49,6 +51,10 @@ class Life(Protocol):
 
     async def hold_for_turn(self, session_id: str) -> SessionHold:
         """Take a session for a turn; waits for a triage of this process, for nobody else."""
+        ...
+
+    def tell(self, item: Any) -> None:
+        """Mirror a recovery item to the chat its inbox is bound to, when there is one."""
         ...
 
     def writing(self, session_id: str) -> AbstractContextManager[bool]:

@@ -9,16 +9,18 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from .. import verbs
+from .. import rows, verbs
 from ..errors import LedgerError
 from ..policy import Retention
 from .binding import Binding
+from .items import recovery_of
 from .patching import Patches
 from .runtime import Runtime, runtime_for
-from .session import recovery_of
+from .slots import occurrence_of_run
 
 log = logging.getLogger("openworker_durable")
-Maker = Callable[[Path], Runtime]
+RUN = "__run__"
+"""How the ids of an automation's run sessions begin."""
 
 
 def runtime_of(thing: Any) -> Runtime | None:
@@ -41,7 +43,6 @@ class ManagerHooks:
         for method, make in (
             ("__init__", self.init),
             ("get_engine", self.get_engine),
-            ("_build_task_engine", self.build_task_engine),
             ("resolve_inbox", self.resolve_inbox),
             ("_durable_resume", self.durable_resume),
             ("mark_idle", self.mark_idle),
@@ -72,28 +73,17 @@ class ManagerHooks:
 
         def get_engine(manager: Any, session_id: str, *args: Any, **kwargs: Any) -> Any:
             runtime = runtime_of(manager)
+            if runtime is not None and session_id in runtime.opening.parked:
+                manager._engines.setdefault(session_id, runtime.opening.parked[session_id])
             if runtime is not None and session_id not in manager._engines:
                 runtime.mend(manager, session_id)
             engine = host(manager, session_id, *args, **kwargs)
             if runtime is not None and engine is not None:
-                bind(runtime, manager, engine, session_id)
+                binding = bind(runtime, manager, engine, session_id)
+                binding.occurrence = binding.occurrence or _occurrence(runtime, manager, session_id)
             return engine
 
         return get_engine
-
-    def build_task_engine(self, host: Callable[..., Any]) -> Callable[..., Any]:
-        """Bind a scheduled run's engine; its calls carry their occurrence."""
-
-        def _build_task_engine(manager: Any, task: Any, *, session_id: str) -> Any:
-            engine = host(manager, task, session_id=session_id)
-            runtime = runtime_of(manager)
-            if runtime is not None and engine is not None:
-                binding = bind(runtime, manager, engine, session_id)
-                slot = getattr(task, "next_run", None)
-                binding.occurrence = f"{getattr(task, 'id', '')}@{slot if slot is not None else ''}"
-            return engine
-
-        return _build_task_engine
 
     def resolve_inbox(self, host: Callable[..., Awaitable[bool]]) -> Callable[..., Any]:
         """A decision on a recovery item resumes its halted session."""
@@ -161,7 +151,9 @@ class ManagerHooks:
                 return await host(manager)
             await runtime.sweep_or_later()
             runtime.watch()
-            return await host(manager)
+            started = await host(manager)
+            runtime.mirror_waiting()
+            return started
 
         return start_gateway
 
@@ -176,6 +168,17 @@ class ManagerHooks:
                     await runtime.aclose()
 
         return aclose
+
+
+def _occurrence(runtime: Runtime, manager: Any, session_id: str) -> str:
+    """Return what an automation's run, whose engine is rebuilt, was started for."""
+    if not session_id.startswith(RUN):
+        return ""
+    with contextlib.suppress(LedgerError):
+        known = runtime.ledger.first(rows.occurrence_of(session_id))
+        if known:
+            return known
+    return occurrence_of_run(manager, session_id)
 
 
 def bind(runtime: Runtime, manager: Any, engine: Any, session_id: str) -> Binding:

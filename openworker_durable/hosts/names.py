@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class HostNames:
-    """Where a host keeps what the adapter attaches to; each value is `module:attribute`.
+    """Where a host keeps what the adapter attaches to: `module:attribute`, or a module.
 
     Args:
         host: name for people.
@@ -30,6 +30,8 @@ class HostNames:
     event_type: str
     tool_call: str
     compaction: str
+    toolchain: str
+    decode: str
 
     def load(self, which: str) -> Any:
         """Return the class behind one of the names.
@@ -38,7 +40,8 @@ class HostNames:
             ImportError, AttributeError: the host has no such module or class.
         """
         module, _, attribute = str(getattr(self, which)).partition(":")
-        return getattr(importlib.import_module(module), attribute)
+        found = importlib.import_module(module)
+        return getattr(found, attribute) if attribute else found
 
 
 _REF = "openworker_durable.hosts.reference"
@@ -58,4 +61,6 @@ REFERENCE = HostNames(
     event_type=f"{_REF}.events:EventType",
     tool_call=f"{_REF}.providers:ToolCall",
     compaction=f"{_REF}.compaction:CompactionState",
+    toolchain=f"{_REF}.toolchain",
+    decode=f"{_REF}.interactions:decode",
 )

@@ -22,4 +22,6 @@ OPENWORKER = HostNames(
     event_type="coworker.events:EventType",
     tool_call="coworker.providers:ToolCall",
     compaction="coworker.compaction:CompactionState",
+    toolchain="coworker.toolchain",
+    decode="coworker.interactions:decode",
 )

@@ -28,8 +28,10 @@ from ..recovery import Trigger
 from ..settle import Report, Settler
 from ..states import Decision
 from .files import mend_thread
+from .items import close, recovery_of
 from .names import HostNames
-from .session import HostSession, close, recovery_of
+from .opening import Opening
+from .session import HostSession
 from .watching import Watching, binding_of
 
 log = logging.getLogger("openworker_durable")
@@ -62,7 +64,8 @@ class Runtime(Watching):
         self.settler = Settler(
             self.guard, self.owner, clock=clock, fresh=fresh, failpoint=failpoint
         )
-        self.manager: Any = None
+        self.opening = Opening(None)
+        self._unmirrored: list[Any] | None = []
         self.asking: dict[tuple[str, str | None], Intent] = {}
         self.loop: asyncio.AbstractEventLoop | None = None
         self._saved: dict[str, int] = {}
@@ -113,6 +116,30 @@ class Runtime(Watching):
         task = asyncio.ensure_future(_logged(make, *args))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    @property
+    def manager(self) -> Any:
+        """The host's session manager."""
+        return self.opening.manager
+
+    @manager.setter
+    def manager(self, manager: Any) -> None:
+        self.opening.manager = manager
+
+    # -- chat
+    def tell(self, item: Any) -> None:
+        """Mirror a recovery item to the chat its inbox is bound to, once the gateway is up."""
+        if self._unmirrored is not None:
+            self._unmirrored.append(item)
+        elif hasattr(self.manager, "mirror_inbox_item"):
+            self.spawn(self.manager.mirror_inbox_item, item)
+
+    def mirror_waiting(self) -> None:
+        """The message gateway is up: mirror what was raised before."""
+        waiting, self._unmirrored = self._unmirrored or [], None
+        for item in waiting:
+            if item.state == "pending":
+                self.tell(item)
 
     # -- decisions
     def decide(
@@ -255,7 +282,7 @@ class Runtime(Watching):
         if not manager.try_mark_running(session_id):
             return
         try:
-            engine = await self._engine(session_id)
+            engine = await self.opening.engine(session_id)
             if engine is None:
                 return
             async for event in engine.resume():
@@ -270,18 +297,6 @@ class Runtime(Watching):
         """After a decision: repair the thread of an idle session and go on where it halted."""
         if await self._look_after(session_id):
             await self.drive(session_id)
-
-    async def _engine(self, session_id: str) -> Any:
-        """Return the session's engine, its MCP tools connected, or None when it cannot be had."""
-        manager = self.manager
-        try:
-            tools = []
-            if session_id not in manager._engines:
-                tools = await manager.prepare_mcp_tools(session_id)
-            return manager.get_engine(session_id, extra_tools=tools or None)
-        except Exception as exc:
-            log.warning("session %s cannot be opened (%s)", session_id, type(exc).__name__)
-            return None
 
     def turn_ended(self, session_id: str) -> None:
         """A turn, or a call that outlived its turn, has ended: look at the session again."""

@@ -7,7 +7,6 @@ import contextlib
 import json
 import sqlite3
 from collections.abc import Iterable
-from datetime import datetime, timezone
 from typing import Any
 
 from .. import review, thread
@@ -15,51 +14,23 @@ from ..identity import CallRef
 from ..models import ToolIdentity
 from ..policy import protection, tool_identity
 from ..port import Prompt
-from ..recovery import Approval
 from ..review import ItemDraft
 from .files import mend_thread, write_thread
+from .items import (
+    ASKED,
+    PENDING,
+    VOID,
+    close,
+    prompt_state,
+    recovery_of,
+    stamp,
+    stamp_of,
+    void,
+)
 from .life import Life
-
-ALLOWING = frozenset(
-    {
-        "allow", "once", "always", "always_tool", "always_command", "always_task",
-        "readonly_session",
-    }
-)  # fmt: skip
-"""Resolutions that authorise; every other word, and every other spelling, denies."""
 
 LOOK_SECONDS = 0.05
 """How often a wait for a running call looks whether the person has stopped it."""
-
-APPROVAL = "approval"
-PENDING = "pending"
-RESOLVED = "resolved"
-VOID = "void"
-
-
-def stamp_of(item: Any) -> dict[str, Any]:
-    """Return our note on an inbox item, empty when it has none."""
-    data = getattr(item, "data", None)
-    note = data.get(thread.MARK) if isinstance(data, dict) else None
-    return note if isinstance(note, dict) else {}
-
-
-def recovery_of(item: Any) -> dict[str, Any]:
-    """Return the correlation ids of a recovery item, empty for any other item."""
-    if getattr(item, "kind", "") != review.KIND:
-        return {}
-    data = getattr(item, "data", None)
-    found = data.get("recovery") if isinstance(data, dict) else None
-    return found if isinstance(found, dict) else {}
-
-
-def prompt_state(item: Any) -> Approval:
-    """Say what an approval item's resolution amounts to."""
-    if item.state == PENDING:
-        return Approval.PENDING
-    if item.resolution not in ALLOWING:
-        return Approval.REFUSED
-    return Approval.ALLOWED if stamp_of(item).get("witnessed") else Approval.UNWITNESSED
 
 
 def protects(spec: Any, name: str, permissions: Any = None) -> bool:
@@ -201,7 +172,7 @@ class HostSession:
     def prompt(self, ref: CallRef) -> Prompt:
         """Return the approval prompt of a call."""
         item = self._item_for(ref.call_id)
-        if item is None or item.kind != APPROVAL:
+        if item is None or item.kind not in ASKED:
             return Prompt()
         return Prompt(prompt_state(item), str(stamp_of(item).get("intent") or ""), item.id)
 
@@ -241,7 +212,7 @@ class HostSession:
         return [
             CallRef(str(item.tool_call_id), str(item.data.get("tool") or ""), "")
             for item in self.manager.inbox.list(session_id=self._session_id, state=PENDING)
-            if item.kind == APPROVAL and item.tool_call_id and item.tool_call_id not in waiting
+            if item.kind in ASKED and item.tool_call_id and item.tool_call_id not in waiting
         ]
 
     async def interrupted(self) -> None:
@@ -274,11 +245,19 @@ class HostSession:
             if recovery_of(item).get("attempt") == attempt
         ]
         key = review.item_key(execution_id, attempt, len(used) + 1)
-        self.manager.inbox.add(
+        item = self.manager.inbox.add(
             self._session_id, review.KIND, draft.title, body=draft.body, data=dict(draft.data),
             options=list(draft.options), allow_text=False, header=review.HEADER,
-            tool_call_id=key,
+            tool_call_id=key, inbox=self._inbox_name(),
         )  # fmt: skip
+        self.runtime.tell(item)
+
+    def _inbox_name(self) -> str:
+        """Return the named inbox, with the chat it is bound to, that the session's items go to."""
+        routing = getattr(self.manager, "inbox_routing", None)
+        if routing is None:
+            return "default"
+        return str(routing.route_for(self._session_id, getattr(self.engine, "agent_name", "code")))
 
     def close_items(self, execution_id: str, keep_attempt: int, resolution: str) -> int:
         """Close pending items of attempts that are settled or superseded."""
@@ -292,40 +271,3 @@ class HostSession:
         for item in stale:
             close(self.manager.inbox, item, resolution)
         return len(stale)
-
-
-# -- single changes to inbox items, each saved at once
-def stamp(inbox: Any, item: Any, **facts: Any) -> None:
-    """Add facts to our note on an item and save."""
-    with inbox._lock:
-        item.data[thread.MARK] = {**stamp_of(item), **facts}
-        inbox._save()
-
-
-def close(inbox: Any, item: Any, resolution: str) -> None:
-    """Resolve an item as the plugin's own act, whatever its kind, and wake who waits for it."""
-    with inbox._lock:
-        item.state = RESOLVED
-        item.resolution = resolution
-        item.resolved_at = datetime.now(timezone.utc).isoformat()
-        inbox._save()
-    waiter = inbox._waiters.get(item.id)
-    if waiter is not None:
-        waiter.set()
-
-
-def void(inbox: Any, item: Any, why: str) -> None:
-    """Take an item out of use: its call id is free again and no answer to it counts."""
-    with inbox._lock:
-        note = {**stamp_of(item), VOID: why, "tool_call_id": item.tool_call_id}
-        item.data[thread.MARK] = note
-        item.tool_call_id = None
-        if item.state == PENDING:
-            item.state = RESOLVED
-            item.resolution = VOID
-            item.resolved_at = datetime.now(timezone.utc).isoformat()
-            item.body = f"{item.body}\n(No longer needed: {why}.)".strip()
-        inbox._save()
-    waiter = inbox._waiters.get(item.id)
-    if waiter is not None:
-        waiter.set()

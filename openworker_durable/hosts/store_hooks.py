@@ -12,9 +12,9 @@ from typing import Any
 from .. import review, thread
 from .._db import AUDIT_COLUMNS
 from .files import read_json_tolerant, set_aside, write_atomic, write_thread
+from .items import ASKED, prompt_state, stamp_of, void
 from .manager_hooks import runtime_of
 from .patching import Patches
-from .session import APPROVAL, prompt_state, stamp_of, void
 
 _ids = threading.local()
 
@@ -55,7 +55,7 @@ class StoreHooks:
             runtime = runtime_of(store)
             call_id = kwargs.get("tool_call_id")
             intent = runtime.asking.get((session_id, call_id)) if runtime else None
-            if runtime is None or intent is None or kind != APPROVAL:
+            if runtime is None or intent is None or kind not in ASKED:
                 return host(store, session_id, kind, *args, **kwargs)
             there = store.for_tool_call(session_id, call_id)
             if there is not None and not _counts(there, intent.intent_digest):
@@ -76,7 +76,7 @@ class StoreHooks:
                 return host(inbox, item_id, resolution)
             if item.kind == review.KIND:
                 return runtime.resolve_item(inbox, item, resolution)
-            if item.kind == APPROVAL and item.state == "pending":
+            if item.kind in ASKED and item.state == "pending":
                 item.data[thread.MARK] = {**stamp_of(item), "witnessed": True}
             return host(inbox, item_id, resolution)
 
@@ -182,7 +182,7 @@ def _save_whole(runtime: Any, store: Any, record: Any, host: Callable[..., None]
 
 def _counts(item: Any, intent_digest: str) -> bool:
     """Say whether an approval that is there already is about this very call and may be used."""
-    if item.kind != APPROVAL or stamp_of(item).get("intent") != intent_digest:
+    if item.kind not in ASKED or stamp_of(item).get("intent") != intent_digest:
         return False
     return prompt_state(item).value != "unwitnessed"
 

@@ -24,7 +24,8 @@ from ..recovery import Trigger
 from ..settle import Settler
 from ..states import State
 from .binding import Binding
-from .session import ALLOWING, HostSession, close, recovery_of
+from .items import ASKED, allows, close, recovery_of
+from .session import HostSession
 
 log = logging.getLogger("openworker_durable")
 
@@ -38,7 +39,6 @@ AT_ONCE = 4
 class Watching:
     """The half of `Runtime` that nobody asks for; `Runtime`'s constructor sets the attributes."""
 
-    manager: Any
     ledger: Ledger
     owner: Owner
     server: ServerLock
@@ -52,6 +52,11 @@ class Watching:
     _seen: dict[str, tuple[int, int]]
     _elsewhere: set[str]
     _again: set[str]
+
+    @property
+    def manager(self) -> Any:
+        """The host's session manager."""
+        raise NotImplementedError
 
     def spawn(self, make: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> None:
         """Run something in the background; the runtime knows how."""
@@ -127,9 +132,9 @@ class Watching:
 
     def _unused(self, item: Any) -> bool:
         """Say whether an item is an approval that may wait for a call that never started."""
-        if not item.tool_call_id or item.kind != "approval":
+        if not item.tool_call_id or item.kind not in ASKED:
             return False
-        if item.state == "resolved" and item.resolution not in ALLOWING:
+        if item.state == "resolved" and not allows(item):
             return False
         return self.ledger.first(rows.any_of_call(item.session_id, item.tool_call_id)) is None
 

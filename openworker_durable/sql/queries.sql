@@ -112,6 +112,15 @@ SELECT @columns@ FROM tool_executions
 WHERE session_id = :session_id AND acknowledged_at IS NULL AND state = 'unknown'
   AND decision IS NULL AND tool_name = :tool_name ORDER BY dispatched_at LIMIT 1;
 
+-- name: same_occurrence
+SELECT @columns@ FROM tool_executions
+WHERE occurrence = :occurrence AND occurrence <> '' AND session_id <> :session_id
+  AND superseded = 0 ORDER BY dispatched_at, attempt LIMIT 20;
+
+-- name: occurrence_of
+SELECT occurrence FROM tool_executions
+WHERE session_id = :session_id AND occurrence <> '' ORDER BY dispatched_at LIMIT 1;
+
 -- name: call_ids
 SELECT DISTINCT tool_call_id FROM tool_executions WHERE session_id = :session_id;
 

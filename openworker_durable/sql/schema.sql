@@ -52,6 +52,9 @@ CREATE INDEX IF NOT EXISTS tool_executions_call
 CREATE INDEX IF NOT EXISTS tool_executions_open
     ON tool_executions (session_id, execution_id, attempt) WHERE acknowledged_at IS NULL;
 
+CREATE INDEX IF NOT EXISTS tool_executions_occurrence
+    ON tool_executions (occurrence) WHERE occurrence <> '';
+
 CREATE TABLE IF NOT EXISTS session_protocol (
     session_id       TEXT    NOT NULL,
     incarnation      TEXT    NOT NULL,

@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import rows, thread
 from ..hosts.files import read_json_tolerant
-from ..hosts.session import ALLOWING
+from ..hosts.items import ALLOWING
 from ..ledger import DATABASE, Ledger
 from ..thread import Message
 from .outcome import Outcome

@@ -9,10 +9,10 @@ from typing import Any
 
 from .. import rows, verbs
 from ..errors import LedgerError
+from ..hosts.items import recovery_of
 from ..hosts.reference.inbox import InboxItem
 from ..hosts.reference.manager import SessionManager
 from ..hosts.runtime import Runtime
-from ..hosts.session import recovery_of
 from ..hosts.watching import POLL_SECONDS
 from ..ledger import DATABASE, Ledger
 from ..models import Execution

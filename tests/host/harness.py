@@ -273,6 +273,10 @@ class Lab:
     def world(self, *script: Any, folder: str = "state") -> World:
         return World(self.tmp_path / folder, self.outside, script)
 
+    def reopened(self, folder: Path, *script: Any) -> World:
+        """Return the world that a new process finds in `folder`."""
+        return World(folder, self.outside, script)
+
     def copies_at(self, world: World, place: str) -> list[Path]:
         """Arrange that the state folder is copied each time a failpoint is reached."""
         copies: list[Path] = []

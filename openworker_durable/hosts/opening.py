@@ -1,0 +1,109 @@
+"""Engines with their MCP tools: connected before an engine is built, or added to a cached one.
+
+The host builds an engine from whatever tools it is handed, and caches it; only its web socket
+connects the session's MCP servers first. Here every other way does so too (C31).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+log = logging.getLogger("openworker_durable")
+
+
+class Opening:
+    """Opens sessions of one manager; each at most once at a time.
+
+    Args:
+        manager: the host's session manager.
+    """
+
+    def __init__(self, manager: Any) -> None:
+        self.manager = manager
+        self.parked: dict[str, Any] = {}
+        self._opening: dict[str, asyncio.Future[None]] = {}
+
+    async def engine(self, session_id: str) -> Any:
+        """Return the session's engine, its tools connected; the caller has claimed the session.
+
+        Returns:
+            None when it cannot be had.
+        """
+        manager = self.manager
+        try:
+            agent = self._agent(session_id)
+            tools = [] if session_id in manager._engines else await self._tools(session_id, agent)
+            return manager.get_engine(session_id, agent=agent, extra_tools=tools or None)
+        except Exception as exc:
+            log.warning("session %s cannot be opened (%s)", session_id, type(exc).__name__)
+            return None
+
+    async def ready(self, session_id: str) -> None:
+        """Have the session's engine built with its tools; claims it while it waits for them.
+
+        Returns with the claim given back, and nothing awaited since, so that the caller's own
+        claim comes first.
+        """
+        manager = self.manager
+        while session_id in self._opening:
+            await asyncio.shield(self._opening[session_id])
+        if session_id in manager._engines or not manager.try_mark_running(session_id):
+            return
+        done = self._opening[session_id] = asyncio.get_running_loop().create_future()
+        try:
+            await self.engine(session_id)
+        finally:
+            manager._running_sessions.discard(session_id)
+            del self._opening[session_id]
+            done.set_result(None)
+
+    async def connect(self, session_id: str, names: set[str]) -> set[str]:
+        """Add tools that a cached engine lacks, as far as their servers can be reached.
+
+        Args:
+            names: tools that are wanted.
+
+        Returns:
+            those it still lacks.
+        """
+        engine = self.manager._engines.get(session_id)
+        if engine is None:
+            return names
+        if lacking(engine, names):
+            for tool in await self._tools_beside(session_id, engine):
+                if engine.registry.get(getattr(tool, "__name__", "")) is None:
+                    engine.registry.register(tool)
+        return lacking(engine, names)
+
+    async def _tools_beside(self, session_id: str, engine: Any) -> list[Any]:
+        """Connect the tools of a session whose engine is cached: the host would not look again."""
+        manager = self.manager
+        self.parked[session_id] = engine
+        try:
+            manager._engines.pop(session_id, None)
+            return await self._tools(session_id, str(getattr(engine, "agent_name", "code")))
+        except Exception as exc:
+            log.warning("session %s: no tools (%s)", session_id, type(exc).__name__)
+            return []
+        finally:
+            del self.parked[session_id]
+            manager._engines[session_id] = engine
+
+    async def _tools(self, session_id: str, agent: str) -> list[Any]:
+        return list(await self.manager.prepare_mcp_tools(session_id, agent=agent) or [])
+
+    def _agent(self, session_id: str) -> str:
+        """Return the persona the session was saved with, from the index alone."""
+        store = self.manager.session_store
+        with store._lock:
+            row = store._conn.execute(
+                "SELECT agent FROM sessions WHERE session_id = ?", (session_id,)
+            ).fetchone()
+        return str(row[0]) if row is not None and row[0] else "code"
+
+
+def lacking(engine: Any, names: set[str]) -> set[str]:
+    """Return the tools among `names` that an engine does not have."""
+    return {name for name in names if engine.registry.get(name) is None}
