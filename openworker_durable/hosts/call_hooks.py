@@ -429,14 +429,12 @@ async def run_again(
     """Run the next attempt of an execution decided `retry`, once, through the guard."""
     engine = binding.engine
     found = thread.find_call(engine.messages, row.tool_call_id)
-    if row.tool_name not in GATES:
-        await binding.runtime.opening.connect(binding.session_id, {row.tool_name})
-    spec = engine.registry.get(row.tool_name)
+    missing = await binding.runtime.opening.connect(binding.session_id, {row.tool_name} - GATES)
     try:
         arguments = parse_arguments(found[1].arguments) if found else None
     except TornArguments:
         arguments = None
-    if found is None or spec is None or arguments is None or is_mangled(arguments):
+    if found is None or missing or arguments is None or is_mangled(arguments):
         _note_not_run(binding, row, "its tool is not available")
         return
     call = tool_call(id=row.tool_call_id, name=row.tool_name, arguments=arguments)

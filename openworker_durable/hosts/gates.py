@@ -52,7 +52,8 @@ class Gate:
         self.failed = False
         self.retry = False
         self._value: Any = None
-        self._ended = self._left = self._told = False
+        self.detail = ""
+        self._ended = self._left = self._told = self._recorded = False
         self._lock = threading.Lock()
 
     @property
@@ -100,7 +101,7 @@ class Gate:
             value = effect()
         except BaseException as exc:
             bracket.__exit__(type(exc), exc, exc.__traceback__)
-            self._finish_raised(exc)
+            self._raised(exc)
             raise
         bracket.__exit__(None, None, None)
         with self._lock:
@@ -122,7 +123,7 @@ class Gate:
 
     def told(self, text: str) -> None:
         """Record the outcome with the very text the model is given."""
-        if self.dispatched and self._told and self.snapshot is None and not self.failed:
+        if self.dispatched and self._told and not self._recorded:
             self._finish(Snapshot(text=text))
 
     def broken_off(self) -> None:
@@ -133,23 +134,33 @@ class Gate:
 
     def conclude(self) -> None:
         """Record an outcome that is known and was not recorded yet; nothing, otherwise."""
-        known = self._ended or self._told
-        if self.dispatched and known and self.snapshot is None and not self.failed:
+        if self.dispatched and (self._ended or self._told) and not self._recorded:
             self._finish(encode(self._value))
 
-    def _finish_raised(self, exc: BaseException) -> None:
+    def _raised(self, exc: BaseException) -> None:
+        """Note a failure, which the host may still put into words of its own; or an unknown."""
         state = state_of(exc, external=False) if isinstance(exc, Exception) else State.UNKNOWN
-        self.failed = state is State.FAILED
-        reason = Reason.RAISED if self.failed else Reason.AMBIGUOUS
-        told = {"error": str(exc), "error_type": type(exc).__name__}
-        self._commit(state, reason, encode(told) if self.failed else None, type(exc).__name__)
+        self.detail = type(exc).__name__
+        if state is State.UNKNOWN:
+            self._commit(state, Reason.AMBIGUOUS, None)
+            return
+        with self._lock:
+            self.failed = self._ended = True
+            self._value = {"error": str(exc), "error_type": self.detail}
+            left = self._left
+        if left:
+            self.conclude()
 
     def _finish(self, shot: Snapshot) -> None:
-        self._commit(State.SUCCEEDED, Reason.RETURNED, shot, "")
+        if self.failed:
+            self._commit(State.FAILED, Reason.RAISED, shot)
+        else:
+            self._commit(State.SUCCEEDED, Reason.RETURNED, shot)
 
-    def _commit(self, state: State, reason: Reason, shot: Snapshot | None, detail: str) -> None:
+    def _commit(self, state: State, reason: Reason, shot: Snapshot | None) -> None:
         assert self.handle is not None
-        outcome = Outcome(state=state, reason=reason, snapshot=shot, detail=detail)
+        self._recorded = True
+        outcome = Outcome(state=state, reason=reason, snapshot=shot, detail=self.detail)
         binding = self.binding
         binding.runtime.guard.finish(self.handle, outcome)
         self.snapshot = shot
