@@ -137,7 +137,9 @@ def protection(
         return Protection(True, external, "needs approval")
     if risk and risk != "read":
         return Protection(True, external, f"risk class {risk}")
-    if is_mcp(name, metadata) and not read_only:
+    if is_mcp(name, metadata):
+        if read_only:
+            return Protection(False, True, "an MCP tool listed as read-only")
         return Protection(True, True, "an MCP tool not listed as read-only")
     if getattr(metadata, "risk_level", "") in {"high", "medium"}:
         return Protection(True, external, f"risk level {metadata.risk_level}")
@@ -149,6 +151,18 @@ def is_mcp(name: str, metadata: Any = None) -> bool:
     return name.startswith("mcp__") or getattr(metadata, "category", "") == "mcp"
 
 
+def _server(name: str, metadata: Any) -> str:
+    """Return the MCP server a tool comes from: its metadata says so, else its name does.
+
+    Names alone cannot tell server `a` with tool `b__x` from server `a__b` with tool `x`.
+    """
+    declared = getattr(metadata, "capabilities", None)
+    if getattr(metadata, "category", "") == "mcp" and declared:
+        return str(declared[0])
+    parts = name.split("__")
+    return parts[1] if len(parts) > 2 else "?"
+
+
 def tool_identity(spec: Any) -> ToolIdentity:
     """Return the identity of a tool as the engine has it now.
 
@@ -156,10 +170,8 @@ def tool_identity(spec: Any) -> ToolIdentity:
         spec: the host's tool spec: `name`, `schema`, `func`, `metadata`.
     """
     name = str(spec.name)
-    source = "host"
-    if is_mcp(name, getattr(spec, "metadata", None)):
-        parts = name.split("__")
-        source = "mcp:" + (parts[1] if len(parts) > 2 else "?")
+    metadata = getattr(spec, "metadata", None)
+    source = "mcp:" + _server(name, metadata) if is_mcp(name, metadata) else "host"
     version = str(getattr(spec.func, "__durable_version__", "") or "")
     digest = schema_digest(getattr(spec, "schema", None))
     return ToolIdentity(source=source, name=name, version=version, schema_digest=digest)
