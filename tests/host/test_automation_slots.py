@@ -94,7 +94,7 @@ async def test_a_fresh_slot_of_the_same_automation_does_not_ask(lab: Lab) -> Non
     task = _task(lab, world, "send")
     await world.manager._run_scheduled_task(task, "schedule")
     task.next_run = 2.0
-    await world.manager._run_scheduled_task(task, "schedule")
+    await asyncio.wait_for(world.manager._run_scheduled_task(task, "schedule"), 10)
     assert lab.outside.count("send") == 2
     assert _prompts(world) == []
     assert [r.occurrence for r in _rows(world)] == [f"{task.id}@1.0", f"{task.id}@2.0"]

@@ -23,8 +23,9 @@ from pathlib import Path
 from tests.mutants.core import CORE
 from tests.mutants.host import HOST
 from tests.mutants.kit import Copy, DoesNotApply, Mutant, failed_tests, last_words
+from tests.mutants.ways import WAYS
 
-MUTANTS: tuple[Mutant, ...] = CORE + HOST
+MUTANTS: tuple[Mutant, ...] = CORE + HOST + WAYS
 _print_lock = threading.Lock()
 
 

@@ -1,0 +1,149 @@
+"""Mutants of the ways into the host: deliveries, MCP, automations, gates, inbox, chat."""
+
+from __future__ import annotations
+
+from tests.mutants.kit import Mutant, mutant
+
+SLOTS = "host/test_automation_slots.py::"
+TOOLS = "host/test_tools_first.py::"
+SURFACES = "host/test_surfaces.py::"
+
+WAYS: tuple[Mutant, ...] = (
+    # -- automations
+    mutant(
+        "a-slot-run-again-does-not-ask",
+        "R",
+        f"{SLOTS}test_a_slot_run_again_after_a_known_effect_asks_naming_it",
+        ("hosts/call_hooks.py", "if binding.occurrence:\n", "if False:\n"),
+    ),
+    mutant(
+        "a-slot-is-asked-about-in-its-own-run",
+        "R",
+        f"{SLOTS}test_a_fresh_slot_of_the_same_automation_does_not_ask",
+        (
+            "hosts/slots.py",
+            "{due if due is not None else ''}",
+            "",
+        ),
+    ),
+    mutant(
+        "a-rebuilt-run-forgets-its-slot",
+        "R",
+        f"{SLOTS}test_the_cut_off_run_asks_as_well_when_it_goes_on_after_its_slot_was_run_again",
+        ("hosts/manager_hooks.py", "if not session_id.startswith(RUN):", "if session_id:"),
+    ),
+    mutant(
+        "a-halted-run-is-reported-done",
+        "G12",
+        f"{SLOTS}test_a_run_that_halted_is_not_reported_as_done",
+        ("hosts/driving_hooks.py", "if binding is not None and binding.halted", "if False"),
+    ),
+    mutant(
+        "a-run-does-not-claim-its-session",
+        "6.4",
+        f"{SLOTS}test_a_runs_session_is_claimed_while_it_runs",
+        ("hosts/driving_hooks.py", "                manager.mark_running(session_id)\n", ""),
+    ),
+    # -- MCP
+    mutant(
+        "an-engine-is-built-without-its-tools",
+        "C31",
+        f"{TOOLS}test_c31_an_approved_call_is_run_with_its_server_connected_first[reference]",
+        ("hosts/opening.py", "extra_tools=tools or None", "extra_tools=None"),
+        (
+            "hosts/engine_hooks.py",
+            "return sorted(await binding.runtime.opening.connect(binding.session_id, waiting))",
+            "return []",
+        ),
+    ),
+    mutant(
+        "an-absent-tool-is-called-unknown",
+        "C31",
+        f"{TOOLS}test_c31_a_call_whose_server_is_down_stays_open_and_says_why[reference]",
+        ("hosts/engine_hooks.py", "            if absent:\n", "            if False:\n"),
+    ),
+    mutant(
+        "a-cached-engine-stays-without-tools",
+        "C31",
+        f"{TOOLS}test_c31_once_its_server_is_back_the_call_runs_once[reference]",
+        ("hosts/opening.py", "        if lacking(engine, names):\n", "        if False:\n"),
+    ),
+    mutant(
+        "deliveries-do-not-wait-for-tools",
+        "C31",
+        f"{TOOLS}test_a_second_delivery_waits_for_the_tools_of_the_first[reference]",
+        (
+            "hosts/opening.py",
+            "        while session_id in self._opening:\n",
+            "        while False:\n",
+        ),
+    ),
+    mutant(
+        "a-parked-engine-is-built-again",
+        "C31",
+        f"{TOOLS}test_whoever_opens_a_session_while_its_tools_are_fetched_gets_the_same_engine"
+        "[reference]",
+        ("hosts/manager_hooks.py", "session_id in runtime.opening.parked", "False"),
+    ),
+    mutant(
+        "one-identity-for-two-servers",
+        "G5",
+        "unit/test_policy.py::test_two_servers_whose_tools_share_a_name_are_two_identities",
+        ("policy.py", "        return str(declared[0])\n", "        pass\n"),
+    ),
+    # -- the inbox and the chat
+    mutant(
+        "the-item-is-served-raw",
+        "6.5",
+        f"{SURFACES}test_the_listing_serves_the_item_as_a_question_with_its_decisions[reference]",
+        ("hosts/listing_hooks.py", "return [served(i) for i in items]", "return items"),
+    ),
+    mutant(
+        "one-bad-thread-hides-the-inbox",
+        "C22",
+        f"{SURFACES}test_c22_a_listing_goes_on_past_a_conversation_that_cannot_be_read[reference]",
+        ("hosts/listing_hooks.py", "if for_recovery is None:", "if True:"),
+    ),
+    mutant(
+        "an-item-of-a-deleted-session-is-hidden",
+        "C30",
+        f"{SURFACES}test_c30_an_item_of_a_deleted_session_is_listed_and_can_be_decided[reference]",
+        (
+            "hosts/listing_hooks.py",
+            'return Shown("(deleted)") if record is None and for_recovery else record',
+            "return record",
+        ),
+    ),
+    mutant(
+        "anybody-may-click",
+        "6.5",
+        f"{SURFACES}test_only_the_owner_in_the_bound_channel_may_click[reference]",
+        (
+            "hosts/chat_hooks.py",
+            "            if not _may(manager, item, event):\n",
+            "            if False:\n",
+        ),
+    ),
+    mutant(
+        "anybody-may-reply",
+        "6.5",
+        f"{SURFACES}test_a_reply_of_somebody_else_does_not_count[reference]",
+        (
+            "hosts/chat_hooks.py",
+            "            if _may(manager, item, source):\n",
+            "            if True:\n",
+        ),
+    ),
+    mutant(
+        "a-bare-yes-decides",
+        "C19",
+        f"{SURFACES}test_c19_a_bare_word_in_a_reply_leaves_it_open_with_a_hint[reference]",
+        ("hosts/chat_hooks.py", 'word = _TOKEN.sub("", text).strip()', 'word = "happened"'),
+    ),
+    mutant(
+        "what-the-sweep-raised-is-never-mirrored",
+        "6.5",
+        f"{SURFACES}test_what_the_sweep_raised_is_mirrored_once_the_gateway_is_up[reference]",
+        ("hosts/runtime.py", "            self._unmirrored.append(item)\n", "            pass\n"),
+    ),
+)
