@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from .guard import ExecutionContext, Guard, Handle, current_execution
 from .hosts.attach import Attachment, attach
+from .install import Report, Status, install, uninstall
 from .ledger import Ledger
 from .models import Authority, Execution, Intent, Outcome
 from .policy import MANUAL, RecoveryPolicy, Retention
@@ -30,9 +31,13 @@ __all__ = [
     "Outcome",
     "Reason",
     "RecoveryPolicy",
+    "Report",
     "Retention",
     "State",
+    "Status",
     "attach",
     "current_execution",
+    "install",
     "record_in",
+    "uninstall",
 ]

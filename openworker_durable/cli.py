@@ -1,6 +1,6 @@
 """The command line: looks into a record and says what is there. Thin over the library.
 
-Every command but `demo` only reads, and leaves nothing in the state folder.
+Every command but `run`, `wrapper` and `demo` only reads, and leaves nothing in the state folder.
 """
 
 from __future__ import annotations
@@ -47,7 +47,17 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    app()
+    if sys.argv[1:2] == ["run"] and sys.argv[2:3] not in ([], ["--help"]):
+        _run_here(sys.argv[2:])
+    else:
+        app()
+
+
+def _run_here(command: list[str]) -> None:
+    """Run the command under no parser: its arguments, errors and end are its own."""
+    from .launch import run
+
+    run(command)
 
 
 def _print_json(value: Any) -> None:
@@ -191,6 +201,43 @@ def doctor(state: StateDir = None, as_json: AsJson = False) -> None:
         typer.echo(f"openworker-durable: {cli_words.safe(error['error']).plain}", err=True)
     if not found["ok"]:
         raise typer.Exit(EXITS[error["code"] if error else "problem"][0])
+
+
+_UNTOUCHED = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+
+
+@app.command(context_settings=_UNTOUCHED, name="run")
+def run_(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="COMMAND [ARGUMENTS]...",
+            help="A command of this environment, `-m MODULE`, or a Python file.",
+        ),
+    ] = None,
+) -> None:
+    """Start a command of OpenWorker with the record attached; what follows is its own."""
+    from .launch import run
+
+    run(command or [])
+
+
+@app.command()
+def wrapper(
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="The file to write; replaced if it is there.")
+    ],
+) -> None:
+    """Write a program for COWORKER_SERVER_BIN: the desktop app's server with the record."""
+    from .launch import write_wrapper
+
+    try:
+        written = write_wrapper(path)
+    except OSError as exc:
+        said = cli_words.safe(f"{path} cannot be written ({exc.strerror}); name another file.")
+        typer.echo(f"openworker-durable: {said.plain}", err=True)
+        raise typer.Exit(EXITS["problem"][0]) from None
+    typer.echo(f"COWORKER_SERVER_BIN={written}")
 
 
 @app.command()

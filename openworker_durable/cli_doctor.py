@@ -19,8 +19,12 @@ from . import __version__, owner, policy
 from .cli_read import Stop, is_locked, journal_mode, open_ids, read
 from .cli_words import facts, safe, table
 from .hosts import seams
-from .hosts.names import REFERENCE
+from .hosts.attach import attached
+from .hosts.names import REFERENCE, HostNames
 from .hosts.openworker import OPENWORKER
+from .hosts.terminal import check_all
+from .hosts.version import commit_of, version_of
+from .install import NOTHING_BLOCKED, Report, installed
 from .ledger import DATABASE
 from .states import PROTOCOL_VERSION, SCHEMA_VERSION, State
 
@@ -28,9 +32,14 @@ _SYNCHRONOUS = {0: "off", 1: "normal", 2: "full", 3: "extra"}
 _TOOL = "any_tool"
 
 
-def examine(state: Path) -> dict[str, Any]:
-    """Return everything `doctor` says, with the keys of docs/cli.md; raises nothing."""
-    ledger, host = _ledger(state), _host()
+def examine(state: Path, report: Report | None = None) -> dict[str, Any]:
+    """Return everything `doctor` says, with the keys of docs/cli.md; raises nothing.
+
+    Args:
+        state: the state folder.
+        report: what `install` did in this process; None to look at the host only.
+    """
+    ledger, host = _ledger(state), _host(report)
     problems = [ledger["error"]["error"]] if ledger["error"] else []
     if ledger["states"] and ledger["file_mode"] and int(ledger["file_mode"], 8) & 0o077:
         problems.append(
@@ -39,7 +48,8 @@ def examine(state: Path) -> dict[str, Any]:
     if not host["fits"]:
         unfit = [f"{s['name']}: {s['problem']}" for s in host["seams"] if s["problem"]]
         some = "; ".join(unfit[:3]) + ("; and others" if len(unfit) > 3 else "")
-        problems.append(f"{host['name']} does not fit, so nothing would be attached: {some}.")
+        did = "nothing is attached" if report else "nothing would be attached"
+        problems.append(f"{host['name']} does not fit, so {did}: {some}.{_blocked(report)}")
     return {
         "ok": not problems,
         "problems": problems,
@@ -95,26 +105,48 @@ def _count(conn: sqlite3.Connection) -> dict[str, Any]:
     }
 
 
-def _host() -> dict[str, Any]:
+def _host(report: Report | None) -> dict[str, Any]:
     importable = importlib.util.find_spec(OPENWORKER.package) is not None
-    names = OPENWORKER if importable else REFERENCE
-    try:
-        report = seams.check(names)
-    except Exception as exc:  # a host's modules may raise anything when imported
-        problem = f"importing it failed ({type(exc).__name__})"
-        report = seams.SeamReport(names.host, [seams.Finding(s, problem) for s in seams.SEAMS])
+    names = report.names if report else OPENWORKER if importable else REFERENCE
+    there = installed(names)
+    if there is not None and there.findings:
+        found = seams.SeamReport(names.host, there.findings)
+    else:
+        found = _look_at(names)
+    own = names.package == REFERENCE.package
     return {
-        "name": report.host,
+        "name": names.host,
         "openworker_importable": importable,
-        "fits": report.fits,
+        "version": __version__ if own else version_of(names.package),
+        "commit": "" if own else commit_of(names.package),
+        "attached": attached(names) is not None,
+        "blocked": list(there.blocked) if there else [],
+        "fits": found.fits,
         "seams": [
             {
                 "name": f.seam.name, "use": "wrapped" if f.seam.wrapped else "called",
                 "why": f.seam.why, "problem": f.problem,
             }
-            for f in report.findings
+            for f in found.findings
         ],
     }  # fmt: skip
+
+
+def _look_at(names: HostNames) -> seams.SeamReport:
+    try:
+        return check_all(names)
+    except Exception as exc:  # a host's modules may raise anything when imported
+        problem = f"importing it failed ({type(exc).__name__})"
+        return seams.SeamReport(names.host, [seams.Finding(s, problem) for s in seams.SEAMS])
+
+
+def _blocked(report: Report | None) -> str:
+    """Return what became of the protected tools of a host that does not fit."""
+    if report is None:
+        return ""
+    if report.blocked:
+        return " Its protected tools are blocked; upgrade, or start it without the plugin."
+    return f" {NOTHING_BLOCKED}."
 
 
 def _tools() -> Iterator[dict[str, Any]]:
@@ -148,6 +180,7 @@ def pages(found: dict[str, Any]) -> Iterator[RenderableType]:
             ("knows", f"schema {package['schema_version']}, protocol "
                       f"{package['protocol_version']}"),
             ("runs on", f"Python {found['python']}, SQLite {found['sqlite']}"),
+            ("host", _host_words(host)),
             ("record", ledger["path"]),
             ("in it", _versions_words(ledger)),
             ("written", _written_words(ledger)),
@@ -185,6 +218,14 @@ def pages(found: dict[str, Any]) -> Iterator[RenderableType]:
 
 def _reach(tool: dict[str, Any]) -> str:
     return "beyond" if tool["beyond_this_machine"] else "this machine"
+
+
+def _host_words(host: dict[str, Any]) -> str:
+    commit = f", commit {host['commit']}" if host["commit"] else ""
+    told = f"{host['name']} {host['version']}{commit}".strip()
+    if host["blocked"]:
+        return f"{told}, NOT attached, its protected tools blocked in this process"
+    return told + (", attached in this process" if host["attached"] else "")
 
 
 def _versions_words(ledger: dict[str, Any]) -> str:

@@ -21,8 +21,9 @@ from .manager_hooks import ManagerHooks
 from .names import HostNames
 from .patching import Patches
 from .runtime import Runtime
-from .seams import SeamReport, check
+from .seams import SeamReport
 from .store_hooks import StoreHooks
+from .terminal import TerminalHooks, app_of, check_all
 
 
 @dataclass
@@ -67,7 +68,7 @@ def attach(
     there = _attached.get(names.package)
     if there is not None:
         return there
-    report = check(names)
+    report = check_all(names)
     report.require()
     patches = Patches()
     done = Attachment(names, report, patches)
@@ -86,9 +87,11 @@ def attach(
         )
         DrivingHooks().attach(patches, names.load("manager"))
         ListingHooks().attach(patches, names.load("inbox"), names.load("conversations"))
-        if names.host == "OpenWorker":
-            GateHooks().attach(patches, engine, names.load("manager"), names.load("toolchain"))
-            ChatHooks(names.load("decode")).attach(patches, names.load("manager"))
+        GateHooks().attach(patches, engine, names.load("manager"), names.load("toolchain"))
+        ChatHooks(names.load("decode")).attach(patches, names.load("manager"))
+        terminal = app_of(names)
+        if terminal is not None:
+            TerminalHooks(names, failpoint, retention, done.runtimes).attach(patches, terminal)
     except BaseException:
         patches.restore()
         raise

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import rows, thread, verbs
-from ..errors import LedgerError
+from ..errors import LedgerError, LedgerUnavailable
 from ..guard import Handle
 from ..identity import (
     CallRef,
@@ -175,7 +175,11 @@ class Binding:
         """
         if not self.incarnation:
             ledger = self.runtime.ledger
-            coverage = ledger.first(rows.session(self.session_id)) or ledger.run(
+            coverage = ledger.first(rows.session(self.session_id))
+            if coverage is None and self.blocked:
+                # Not tried again here: this may be the event loop, and a lock makes it wait.
+                raise LedgerUnavailable(self.blocked)
+            coverage = coverage or ledger.run(
                 verbs.open_session, self.session_id, self.runtime.fresh()
             )
             self.incarnation = coverage.incarnation

@@ -314,7 +314,7 @@ def _insist(binding: Binding, approver: Any) -> Any:
 
     async def approve(request: Any) -> Any:
         outcome = await approver(request)
-        if outcome.value == "deny":
+        if outcome.value == "deny" or getattr(binding.manager, "asks_by_itself", False):
             return outcome
         inbox = binding.manager.inbox
         if inbox.for_tool_call(binding.session_id, request.tool_call_id or "") is None:

@@ -32,6 +32,7 @@ class HostNames:
     compaction: str
     toolchain: str
     decode: str
+    terminal: str = ""
 
     def load(self, which: str) -> Any:
         """Return the class behind one of the names.

@@ -24,4 +24,5 @@ OPENWORKER = HostNames(
     compaction="coworker.compaction:CompactionState",
     toolchain="coworker.toolchain",
     decode="coworker.interactions:decode",
+    terminal="coworker.tui.app:CoworkerApp",
 )

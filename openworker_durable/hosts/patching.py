@@ -15,6 +15,7 @@ class Patches:
 
     def __init__(self) -> None:
         self._done: list[tuple[type, str, Any]] = []
+        self._undo: list[Callable[[], None]] = []
 
     def wrap(self, cls: type, method: str, make: Callable[[Callable[..., Any]], Wrapper]) -> None:
         """Replace a method by what `make` builds around it.
@@ -29,8 +30,14 @@ class Patches:
         self._done.append((cls, method, own))
         setattr(cls, method, after)
 
+    def on_restore(self, undo: Callable[[], None]) -> None:
+        """Have something else put back together with the methods."""
+        self._undo.append(undo)
+
     def restore(self) -> None:
         """Put every method back, last one first; inherited ones are inherited again."""
+        while self._undo:
+            self._undo.pop()()
         while self._done:
             cls, method, own = self._done.pop()
             if own is _ABSENT:

@@ -27,6 +27,7 @@ from ..policy import KEEP, Retention
 from ..recovery import Trigger
 from ..settle import Report, Settler
 from ..states import Decision
+from . import threads
 from .files import mend_thread
 from .items import close, recovery_of
 from .names import HostNames
@@ -44,13 +45,14 @@ class Runtime(Watching):
         state_dir: the host's state folder.
         names: the host's names.
         retention: how long settled rows are kept.
+        serve: whether to be the server process, if nobody else is.
         clock, fresh, failpoint: see those modules.
     """
 
     def __init__(
         self, state_dir: Path, names: HostNames, *, clock: Clock = now,
         fresh: IdFactory = fresh_id, failpoint: Failpoint = no_failpoint,
-        retention: Retention = KEEP,
+        retention: Retention = KEEP, serve: bool = True,
     ) -> None:  # fmt: skip
         self.retention = retention
         self.state_dir = state_dir
@@ -58,7 +60,8 @@ class Runtime(Watching):
         self.clock, self.fresh, self.failpoint = clock, fresh, failpoint
         self.owner = Owner(state_dir, fresh=fresh)
         self.server = ServerLock(state_dir)
-        self.server.take()
+        if serve:
+            self.server.take()
         self.ledger = Ledger(state_dir / DATABASE, failpoint=failpoint)
         self.guard = Guard(self.ledger, self.owner.name, clock=clock, failpoint=failpoint)
         self.settler = Settler(
@@ -84,6 +87,7 @@ class Runtime(Watching):
     def note_saved(self, manager: Any, session_id: str, count: int) -> None:
         """Note how many of a session's messages are on disk."""
         self._saved[session_id] = count
+        threads.remember_count(manager.session_store, session_id, count)
         binding = binding_of(manager._engines.get(session_id))
         if binding is not None:
             binding.remember_file()
@@ -412,13 +416,20 @@ _lock = threading.Lock()
 
 
 def runtime_for(
-    state_dir: Path, names: HostNames, failpoint: Failpoint, retention: Retention = KEEP
-) -> Runtime:
-    """Return this process's runtime of a state folder, made when there is none."""
+    state_dir: Path, names: HostNames, failpoint: Failpoint, retention: Retention = KEEP,
+    *, serve: bool = True,
+) -> Runtime:  # fmt: skip
+    """Return this process's runtime of a state folder, made when there is none.
+
+    Args:
+        serve: whether it may be the server process, which has a session manager.
+    """
     key = state_dir.resolve()
     with _lock:
         if key not in _runtimes:
-            _runtimes[key] = Runtime(key, names, failpoint=failpoint, retention=retention)
+            _runtimes[key] = Runtime(
+                key, names, failpoint=failpoint, retention=retention, serve=serve
+            )
         return _runtimes[key]
 
 

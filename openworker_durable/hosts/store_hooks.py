@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sqlite3
-import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 from .. import review, thread
 from .._db import AUDIT_COLUMNS
-from .files import read_json_tolerant, set_aside, write_atomic, write_thread
+from . import inbox_file, threads
+from .files import write_thread
 from .items import ASKED, prompt_state, stamp_of, void
+from .late import LateConnection, about, telling
 from .manager_hooks import runtime_of
 from .patching import Patches
 
-_ids = threading.local()
-
 TRIGGER = """
 CREATE TEMP TRIGGER IF NOT EXISTS durable_audit_ids AFTER INSERT ON main.audit_events
-WHEN durable_id('execution_id') IS NOT NULL
+WHEN durable_id('execution_id') IS NOT NULL OR durable_id('timestamp') IS NOT NULL
 BEGIN
     UPDATE audit_events SET tool_call_id = durable_id('tool_call_id'),
         execution_id = durable_id('execution_id'), attempt = durable_id('attempt'),
-        recovery_decision = durable_id('recovery_decision')
+        recovery_decision = durable_id('recovery_decision'),
+        timestamp = COALESCE(durable_id('timestamp'), timestamp)
     WHERE id = NEW.id;
 END
 """
@@ -35,6 +35,7 @@ class StoreHooks:
 
     def __init__(self, item: type) -> None:
         self.item = item
+        self._stores: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def attach(self, patches: Patches, inbox: type, audit: type, conversations: type) -> None:
         """Wrap the stores' methods."""
@@ -45,7 +46,23 @@ class StoreHooks:
         patches.wrap(inbox, "_load", self.load_inbox)
         patches.wrap(audit, "__init__", self.audit_init)
         patches.wrap(audit, "append", self.audit_append)
+        patches.wrap(conversations, "__init__", self.conversations_init)
+        patches.wrap(conversations, "_count", self.count)
         patches.wrap(conversations, "save", self.save_thread)
+        patches.on_restore(self.give_back)
+
+    def give_back(self) -> None:
+        """Give the stores their own connections back; what waited is written first."""
+        while self._stores:
+            store = self._stores.pop()
+            if isinstance(store._conn, LateConnection):
+                store._conn = store._conn.restored()
+
+    def _make_patient(self, store: Any, prepare: Callable[[sqlite3.Connection], None]) -> None:
+        """A locked database delays what a store writes; it raises nothing and blocks nobody."""
+        with store._lock:
+            store._conn = LateConnection(store._conn, store.db_path, prepare)
+        self._stores.add(store)
 
     # -- the inbox
     def add(self, host: Callable[..., Any]) -> Callable[..., Any]:
@@ -101,29 +118,16 @@ class StoreHooks:
             if not inbox.path or (runtime is not None and not runtime.server.held):
                 return
             inbox.path.parent.mkdir(parents=True, exist_ok=True)
-            items = [vars(i) for i in inbox._items.values()]
-            write_atomic(inbox.path, json.dumps({"items": items}))
+            inbox_file.write(inbox.path, inbox._items.values())
 
         return _save
 
     def load_inbox(self, host: Callable[..., None]) -> Callable[..., None]:
-        """Read what can be read; an unreadable file is kept aside, not a stop at start."""
+        """Read what can be read; unreadable bytes are kept aside, no stop at start."""
 
         def _load(inbox: Any) -> None:
-            if not inbox.path or not inbox.path.is_file():
-                return
-            value = read_json_tolerant(inbox.path)
-            raw_items = value.get("items") if isinstance(value, dict) else None
-            lost = 0
-            for raw in raw_items if isinstance(raw_items, list) else []:
-                try:
-                    item = self.item(**raw)
-                except TypeError:
-                    lost += 1
-                    continue
-                inbox._items[item.id] = item
-            if lost:
-                set_aside(inbox.path, inbox.path.read_bytes())
+            if inbox.path and inbox.path.is_file():
+                inbox._items.update(inbox_file.read(inbox.path, self.item))
 
         return _load
 
@@ -134,7 +138,9 @@ class StoreHooks:
         def __init__(store: Any, *args: Any, **kwargs: Any) -> None:
             host(store, *args, **kwargs)
             with contextlib.suppress(sqlite3.Error):
-                _prepare_audit(store._conn)
+                _add_columns(store._conn)
+                _fill_columns(store._conn)
+            self._make_patient(store, _fill_columns)
 
         return __init__
 
@@ -142,15 +148,30 @@ class StoreHooks:
         """Let the trigger know which call the host's row is about."""
 
         def append(store: Any, event: dict[str, Any]) -> None:
-            _ids.values = event.get("durable") or {}
-            try:
+            with telling(event.get("durable") or {}):
                 host(store, event)
-            finally:
-                _ids.values = {}
 
         return append
 
     # -- saved threads
+    def conversations_init(self, host: Callable[..., None]) -> Callable[..., None]:
+        """The index only mirrors the threads: its writes may come later."""
+
+        def __init__(store: Any, *args: Any, **kwargs: Any) -> None:
+            host(store, *args, **kwargs)
+            self._make_patient(store, lambda conn: None)
+
+        return __init__
+
+    def count(self, host: Callable[..., int]) -> Callable[..., int]:
+        """Tell how many messages are on disk without reading them, where nobody else wrote."""
+
+        def _count(store: Any, sid: str) -> int:
+            known = threads.known_count(store, sid)
+            return host(store, sid) if known is None else known
+
+        return _count
+
     def save_thread(self, host: Callable[..., None]) -> Callable[..., None]:
         """Save only what this process may write: not over the turn of another process."""
 
@@ -174,6 +195,7 @@ def _save_whole(runtime: Any, store: Any, record: Any, host: Callable[..., None]
     try:
         host(store, record)
     except BaseException:
+        threads.forget_count(store, session_id)
         runtime.own_write_failed(store._durable_manager, session_id)
         raise
     runtime.torn.discard(session_id)
@@ -187,11 +209,16 @@ def _counts(item: Any, intent_digest: str) -> bool:
     return prompt_state(item).value != "unwitnessed"
 
 
-def _prepare_audit(conn: sqlite3.Connection) -> None:
+def _add_columns(conn: sqlite3.Connection) -> None:
     have = {row[1] for row in conn.execute("PRAGMA table_info(audit_events)")}
     for name, kind in AUDIT_COLUMNS.items():
         if name not in have:
             conn.execute(f"ALTER TABLE audit_events ADD COLUMN {name} {kind}")
-    conn.create_function("durable_id", 1, lambda key: getattr(_ids, "values", {}).get(key))
+    conn.commit()
+
+
+def _fill_columns(conn: sqlite3.Connection) -> None:
+    """Let this connection fill our columns in the very statement that inserts a row."""
+    conn.create_function("durable_id", 1, lambda key: about().get(key))
     conn.execute(TRIGGER)
     conn.commit()

@@ -92,14 +92,15 @@ async def test_g13_one_bad_thread_does_not_stop_the_watch(lab: Lab) -> None:
     lab.outside.raises["send"] = TimeoutError()
     await world.say("go", "send")
     path = world.folder / "conversations" / f"{SESSION}.jsonl"
-    whole = path.read_text()
-    path.write_text("{not json\n" + whole)
+    aside = path.rename(path.with_suffix(".aside"))
+    path.mkdir()
     row = world.rows()[0]
     ledger = Ledger(world.folder / "coworker.db")
     ledger.run(verbs.decide, row.execution_id, 1, Decision.HAPPENED, "cli", "", 5.0)
     ledger.close()
     await world.until(lambda: SESSION in world.runtime._again)
-    path.write_text(whole)
+    path.rmdir()
+    aside.rename(path)
     await world.until(world.follow_ups)
     await world.quiet()
     assert lab.outside.count("send") == 1

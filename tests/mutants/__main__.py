@@ -23,9 +23,10 @@ from pathlib import Path
 from tests.mutants.core import CORE
 from tests.mutants.host import HOST
 from tests.mutants.kit import Copy, DoesNotApply, Mutant, failed_tests, last_words
+from tests.mutants.stores import STORES
 from tests.mutants.ways import WAYS
 
-MUTANTS: tuple[Mutant, ...] = CORE + HOST + WAYS
+MUTANTS: tuple[Mutant, ...] = CORE + HOST + STORES + WAYS
 _print_lock = threading.Lock()
 
 

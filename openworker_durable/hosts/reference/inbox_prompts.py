@@ -67,7 +67,8 @@ class InboxPrompts:
             await self.mirror_inbox_item(item)
 
     async def mirror_inbox_item(self, item: InboxItem) -> None:
-        """Show an item in a chat; this host has none, so nothing happens."""
+        """Show an item in a chat; the manager knows how."""
+        raise NotImplementedError
 
     def approval_prompt_data(self, session_id: str, request: PermissionRequest) -> dict[str, Any]:
         """Return what a card needs beside its text."""

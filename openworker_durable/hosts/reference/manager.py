@@ -5,23 +5,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from .audit import AuditStore
 from .automation import ScheduledTask, Scheduler, TaskRun, TaskStore
+from .chat import Chat, Gateway, InboxRouting
 from .compaction import CompactionState
 from .conversations import ConversationStore, title_from
 from .engine import Approver, QuestionAsker, TurnEngine
 from .events import Event
+from .gate_effects import GateEffects
+from .gates import Requester
 from .inbox import VIS_INLINE, InboxItem, InboxStore
 from .inbox_prompts import InboxPrompts
 from .messages import last_text
 from .permissions import Mode, PermissionEngine
 from .providers import Message, ProviderClient, ScriptedProvider
 from .sessions import SessionRecord
-from .tools import ASK_USER, ToolFunction, ToolRegistry
+from .tools import ASK_USER, ToolFunction, ToolRegistry, mcp_tool
 from .watchers import SendCallback, Watchers
 
 logger = logging.getLogger(__name__)
@@ -30,13 +33,14 @@ logger = logging.getLogger(__name__)
 CHECKPOINTS = frozenset({"turn_start", "permission_required", "iteration_end"})
 
 
-class SessionManager(InboxPrompts, Watchers):
+class SessionManager(Chat, InboxPrompts, GateEffects, Watchers):
     """All sessions of one state folder.
 
     Args:
         workspace: folder that new sessions work in.
         data_dir: the state folder; by default `.coworker` inside the workspace.
         tools: what every engine registers, beside `ask_user`.
+        mcp_servers: tools of each MCP server, by its name.
     """
 
     def __init__(
@@ -48,12 +52,14 @@ class SessionManager(InboxPrompts, Watchers):
         mode: Mode = Mode.INTERACTIVE,
         provider: ProviderClient | None = None,
         tools: Sequence[ToolFunction] = (),
+        mcp_servers: dict[str, list[ToolFunction]] | None = None,
     ) -> None:
         self.default_workspace = str(Path(workspace).resolve()) if workspace else None
         self.model = model
         self.mode = mode
         self.provider = provider or ScriptedProvider()
         self.tools = tuple(tools)
+        self.mcp_servers = mcp_servers or {}
         base = Path(data_dir) if data_dir else Path(self.default_workspace or ".") / ".coworker"
         base.mkdir(parents=True, exist_ok=True)
         self._data_base = base
@@ -62,6 +68,9 @@ class SessionManager(InboxPrompts, Watchers):
         self.inbox = InboxStore(base / "inbox.json")
         self.task_store = TaskStore(base / "automation.db")
         self.scheduler = Scheduler(self.task_store, self._run_scheduled_task)
+        self.inbox_routing = InboxRouting()
+        self.gateway: Gateway | None = None
+        self._promotion_rebuild: set[str] = set()
         self._engines: dict[str, TurnEngine] = {}
         self._running_sessions: set[str] = set()
         self._session_clients: dict[str, set[SendCallback]] = {}
@@ -78,12 +87,18 @@ class SessionManager(InboxPrompts, Watchers):
         approver: Approver | None = None,
         extra_tools: list[ToolFunction] | None = None,
         question_asker: QuestionAsker | None = None,
+        **gates: Requester | None,
     ) -> TurnEngine:
-        """Return the session's cached engine, or build one from what is saved."""
+        """Return the session's cached engine, or build one from what is saved.
+
+        Args:
+            gates: who asks at each gate, by the engine's attribute.
+        """
         engine = self._engines.get(session_id)
         if engine is not None:
             engine.approver = approver or engine.approver
             engine.question_asker = question_asker or engine.question_asker
+            _set_gates(engine, gates)
             return engine
         record = self.session_store.load(session_id)
         engine = self._build_engine(
@@ -93,6 +108,9 @@ class SessionManager(InboxPrompts, Watchers):
             question_asker or self.inbox_question_asker(session_id, agent),
             extra_tools or [],
         )
+        engine.directory_requester = self.inbox_directory_requester(session_id, agent)
+        engine.plan_approver = self.inbox_plan_approver(session_id, agent)
+        _set_gates(engine, gates)
         task = self.task_store.task_for_run_session(session_id)
         if task is not None:
             self._seed_task_permissions(engine, task)
@@ -135,8 +153,12 @@ class SessionManager(InboxPrompts, Watchers):
     async def prepare_mcp_tools(
         self, session_id: str, *, workspace: str | None = None, agent: str = "code"
     ) -> list[ToolFunction]:
-        """Connect the session's MCP servers and return their tools: here, none."""
-        return []
+        """Connect the MCP servers and return their tools; none for an engine that is cached."""
+        if session_id in self._engines:
+            return []
+        return [
+            mcp_tool(server, func) for server, funcs in self.mcp_servers.items() for func in funcs
+        ]
 
     async def resolve_inbox(self, item_id: str, resolution: str) -> bool:
         """Resolve an item; if no turn of its session runs, resume the one it blocked."""
@@ -160,8 +182,11 @@ class SessionManager(InboxPrompts, Watchers):
         return True
 
     def mark_idle(self, session_id: str) -> None:
-        """Give a session up."""
+        """Give a session up; after a promotion its engine is built anew."""
         self._running_sessions.discard(session_id)
+        if session_id in self._promotion_rebuild:
+            self._promotion_rebuild.discard(session_id)
+            self._engines.pop(session_id, None)
 
     def is_running(self, session_id: str) -> bool:
         """Tell whether a turn of the session is claimed."""
@@ -212,7 +237,10 @@ class SessionManager(InboxPrompts, Watchers):
             approver=self._parking_approver(session_id, VIS_INLINE),
             extra_tools=await self.prepare_mcp_tools(session_id),
             question_asker=self._parking_asker(session_id, VIS_INLINE),
+            directory_requester=self.inbox_directory_requester(session_id, "code", VIS_INLINE),
+            plan_approver=self.inbox_plan_approver(session_id, "code", VIS_INLINE),
         )
+        _set_gates(engine, self.window_gates(session_id, VIS_INLINE))
         if not (retry or text) or not self.try_mark_running(session_id):
             return False
         events = engine.retry() if retry else engine.run(text)
@@ -270,9 +298,10 @@ class SessionManager(InboxPrompts, Watchers):
         return run
 
     async def start_gateway(self) -> list[str]:
-        """Start the scheduler, whose first tick catches up; there are no message platforms."""
+        """Start the scheduler, whose first tick catches up, then the message platforms."""
         self._loop = asyncio.get_running_loop()
         self.scheduler.start()
+        self.gateway = self.gateway or Gateway()
         return []
 
     async def stop_gateway(self) -> None:
@@ -345,3 +374,9 @@ class SessionManager(InboxPrompts, Watchers):
         removed = self.session_store.delete(session_id)
         self.inbox.resolve_session(session_id)
         return {"ok": removed, "session_id": session_id}
+
+
+def _set_gates(engine: TurnEngine, gates: Mapping[str, Requester | None]) -> None:
+    for attribute, asker in gates.items():
+        if asker is not None:
+            setattr(engine, attribute, asker)

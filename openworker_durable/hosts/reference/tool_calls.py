@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
 from .events import Event, EventType
+from .gates import Gates
 from .messages import is_mangled as _is_mangled
 from .messages import preview as _preview
 from .messages import tool_error_message as _tool_error_message
@@ -19,7 +20,7 @@ from .tools import ToolRegistry
 T = TypeVar("T")
 
 
-class ToolCalls:
+class ToolCalls(Gates):
     """What a `TurnEngine` does with tool calls; the engine's constructor sets the attributes."""
 
     registry: ToolRegistry
@@ -57,6 +58,9 @@ class ToolCalls:
                 yield self._mangled_tool(call)
             elif call.name == "ask_user":
                 async for event in self._handle_ask_user(call):
+                    yield event
+            elif (gate := self._gate_for(call.name)) is not None:
+                async for event in gate(call):
                     yield event
             else:
                 async for item in self._authorize(call):

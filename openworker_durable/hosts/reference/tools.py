@@ -58,6 +58,19 @@ def ask_user(question: str = "", options: list[str] | None = None) -> dict[str, 
 ASK_USER = tool(ask_user, metadata=ToolMetadata(category="interaction"))
 
 
+def mcp_tool(server: str, func: ToolFunction) -> ToolFunction:
+    """Return a server's tool as the registry takes it, under a name that begins with the server."""
+
+    def invoke(**arguments: Any) -> Any:
+        return func(**arguments)
+
+    invoke.__name__ = f"mcp__{server}__{func.__name__}"
+    invoke.__coworker_schema__ = derive_schema(func)  # type: ignore[attr-defined]  # set on the fly
+    name = invoke.__name__
+    about = ToolMetadata(name, "mcp", "medium", capabilities=[server], requires_approval=True)
+    return tool(invoke, metadata=about)
+
+
 class ToolRegistry:
     """Tools by name; knows nothing of permissions."""
 

@@ -1,0 +1,1 @@
+"""Tests on the real OpenWorker; they are skipped where `coworker` cannot be imported."""
