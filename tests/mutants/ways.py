@@ -7,6 +7,7 @@ from tests.mutants.kit import Mutant, mutant
 SLOTS = "host/test_automation_slots.py::"
 TOOLS = "host/test_tools_first.py::"
 SURFACES = "host/test_surfaces.py::"
+GATES = "host/test_gates.py::"
 
 WAYS: tuple[Mutant, ...] = (
     # -- automations
@@ -117,7 +118,7 @@ WAYS: tuple[Mutant, ...] = (
     mutant(
         "anybody-may-click",
         "6.5",
-        f"{SURFACES}test_only_the_owner_in_the_bound_channel_may_click[reference]",
+        f"{SURFACES}test_only_the_owner_in_the_bound_channel_may_click[reference-click0]",
         (
             "hosts/chat_hooks.py",
             "            if not _may(manager, item, event):\n",
@@ -137,7 +138,7 @@ WAYS: tuple[Mutant, ...] = (
     mutant(
         "a-bare-yes-decides",
         "C19",
-        f"{SURFACES}test_c19_a_bare_word_in_a_reply_leaves_it_open_with_a_hint[reference]",
+        f"{SURFACES}test_c19_a_bare_word_in_a_reply_leaves_it_open_with_a_hint[reference-approve]",
         ("hosts/chat_hooks.py", 'word = _TOKEN.sub("", text).strip()', 'word = "happened"'),
     ),
     mutant(
@@ -145,5 +146,66 @@ WAYS: tuple[Mutant, ...] = (
         "6.5",
         f"{SURFACES}test_what_the_sweep_raised_is_mirrored_once_the_gateway_is_up[reference]",
         ("hosts/runtime.py", "            self._unmirrored.append(item)\n", "            pass\n"),
+    ),
+    # -- gates
+    mutant(
+        "a-gates-effect-is-not-guarded",
+        "G1",
+        f"{GATES}test_killed_around_its_effect_a_person_is_asked_and_nothing_is_done_again"
+        "[propose_team-effect.after]",
+        (
+            "hosts/gate_hooks.py",
+            "if gate is None or gate.name != name or gate.dispatched:",
+            "if True:",
+        ),
+    ),
+    mutant(
+        "a-rebuilt-engine-cannot-finish-a-gate",
+        "6.4",
+        f"{GATES}test_c17_agreed_and_killed_before_dispatch_it_is_asked_again_and_done_once"
+        "[propose_team]",
+        ("hosts/gate_hooks.py", "approver = before or rebuilt_approver(gate)", "approver = before"),
+    ),
+    mutant(
+        "a-stopped-gate-says-interrupted",
+        "C10",
+        f"{GATES}test_c10_stopped_while_it_runs_its_outcome_comes_as_a_follow_up",
+        (
+            "hosts/gate_hooks.py",
+            '        message["content"] = texts.still_running(gate.name)\n',
+            "",
+        ),
+    ),
+    mutant(
+        "a-gate-needs-a-registered-tool-for-its-retry",
+        "R10",
+        f"{GATES}test_decided_retry_it_is_done_once_more_by_an_engine_without_a_window"
+        "[propose_work_items]",
+        ("hosts/call_hooks.py", "{row.tool_name} - GATES)", "{row.tool_name})"),
+    ),
+    mutant(
+        "a-gate-goes-on-with-the-ledger-down",
+        "G7",
+        f"{GATES}test_g7_with_the_ledger_down_the_effect_is_not_begun[propose_team]",
+        (
+            "hosts/gates.py",
+            "            raise NotMade(texts.refused(str(exc))) from exc\n",
+            "            return effect()\n",
+        ),
+    ),
+    mutant(
+        "an-agreement-is-good-for-another-gate",
+        "G5",
+        f"{GATES}test_g5_an_agreement_to_another_call_does_not_count[propose_team]",
+        (
+            "hosts/binding.py",
+            "            lambda i: i in in_history or i in ledger_ids or i in in_inbox,\n",
+            "            lambda i: False,\n",
+        ),
+        (
+            "hosts/store_hooks.py",
+            "if there is not None and not _counts(there, intent.intent_digest):",
+            "if False:",
+        ),
     ),
 )
