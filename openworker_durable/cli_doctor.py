@@ -115,7 +115,7 @@ def _host(report: Report | None) -> dict[str, Any]:
         found = _look_at(names)
     own = names.package == REFERENCE.package
     return {
-        "name": names.host,
+        "name": found.host,
         "openworker_importable": importable,
         "version": __version__ if own else version_of(names.package),
         "commit": "" if own else commit_of(names.package),

@@ -104,7 +104,7 @@ def draft(row: Execution, *, retry: bool = True) -> ItemDraft:
         body = f"{why_words(row)} It may have happened ({_began(row)}).{about}"
     return ItemDraft(
         session_id=row.session_id,
-        title=f"Did `{row.tool_name}` happen?",
+        title=f"Did {row.tool_name} happen?",
         body=body,
         options=tuple(LABELS[d] for d in offered),
         data={

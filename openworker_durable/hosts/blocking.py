@@ -7,18 +7,28 @@ covered as well. Read-only tools go on. A call whose tool cannot be told is bloc
 from __future__ import annotations
 
 import contextlib
+import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from ..errors import DurableError
 from ..policy import protection
+from .gates import APPROVERS
 from .names import HostNames
 from .patching import Patches
 
 CLASS = "ToolRegistry"
 METHODS = ("execute", "execute_tool", "call", "call_tool", "invoke", "run")
 """Names a registry may run its tools by; the first is the one that was measured."""
+
+HANDLERS = {
+    "_handle_team_proposal": APPROVERS["propose_team"],
+    "_handle_items_proposal": APPROVERS["propose_work_items"],
+    "_handle_tool_request": APPROVERS["request_tool"],
+    "_handle_directory_request": APPROVERS["request_directory"],
+}
+"""The engine's handlers of gates, and the attribute whose absence makes one unavailable."""
 
 _LOADED_FIRST = ("registry", "engine", "manager")
 
@@ -56,7 +66,35 @@ def block(names: HostNames, patches: Patches, why: str) -> list[str]:
                 done.append(f"{cls.__module__}:{cls.__qualname__}.{method}")
                 if method == METHODS[0]:
                     break
+    if done:
+        _block_gates(names, patches)
     return done
+
+
+def _block_gates(names: HostNames, patches: Patches) -> None:
+    """Let gates, which never reach a registry, answer in the host's words that nobody can agree."""
+    with contextlib.suppress(Exception):  # a host's modules may raise anything
+        engine = names.load("engine")
+        for handler, attribute in HANDLERS.items():
+            if inspect.isasyncgenfunction(getattr(engine, handler, None)):
+                patches.wrap(engine, handler, _without(attribute))
+
+
+def _without(attribute: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def make(host: Callable[..., Any]) -> Callable[..., Any]:
+        async def handle(engine: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+            before = getattr(engine, attribute, None)
+            setattr(engine, attribute, None)
+            try:
+                async for event in host(engine, *args, **kwargs):
+                    yield event
+            finally:
+                if getattr(engine, attribute, None) is None:
+                    setattr(engine, attribute, before)
+
+        return handle
+
+    return make
 
 
 def _registries(names: HostNames) -> list[type]:

@@ -86,16 +86,20 @@ class ManagerHooks:
         return get_engine
 
     def resolve_inbox(self, host: Callable[..., Awaitable[bool]]) -> Callable[..., Any]:
-        """A decision on a recovery item resumes its halted session."""
+        """A decision on a recovery item resumes its halted session, after whoever made it is told.
+
+        The turn that goes on may wait for the next prompt; the answer to this one must not.
+        """
 
         async def resolve_inbox(manager: Any, item_id: str, resolution: str) -> bool:
             runtime = runtime_of(manager)
             item = manager.inbox.get(item_id)
             if runtime is None or not recovery_of(item):
                 return await host(manager, item_id, resolution)
-            resolved = bool(manager.inbox.resolve(item_id, resolution))
+            # In a thread: a locked database must not hold up the event loop.
+            resolved = bool(await asyncio.to_thread(manager.inbox.resolve, item_id, resolution))
             if resolved and not manager.is_running(item.session_id):
-                await runtime.drive_settled(item.session_id)
+                runtime.spawn(runtime.drive_settled, item.session_id)
             return resolved
 
         return resolve_inbox

@@ -33,6 +33,7 @@ from .items import close, recovery_of
 from .names import HostNames
 from .opening import Opening
 from .session import HostSession
+from .views import relay, turn_done
 from .watching import Watching, binding_of
 
 log = logging.getLogger("openworker_durable")
@@ -289,13 +290,11 @@ class Runtime(Watching):
             engine = await self.opening.engine(session_id)
             if engine is None:
                 return
-            async for event in engine.resume():
-                await manager.broadcast_session(
-                    session_id, {"type": event.type.value, "data": event.data}
-                )
+            await relay(manager, session_id, engine, engine.resume())
             manager.save(session_id, engine)
         finally:
             manager.mark_idle(session_id)
+            await turn_done(manager, session_id)
 
     async def drive_settled(self, session_id: str) -> None:
         """After a decision: repair the thread of an idle session and go on where it halted."""

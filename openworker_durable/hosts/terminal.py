@@ -167,6 +167,8 @@ class TerminalSession(OneSession):
     async def broadcast_session(self, session_id: str, message: dict[str, Any]) -> None:
         """Show a turn that went on by itself in the log view."""
         names = self.runtime.names
+        if message["type"] not in {kind.value for kind in names.load("event_type")}:
+            return
         kind = names.load("event_type")(message["type"])
         self.app._render_event(names.load("events")(kind, message["data"]))
 

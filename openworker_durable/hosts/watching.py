@@ -115,7 +115,7 @@ class Watching:
             ):
                 wake.append(session_id)
         self.close_settled_items()
-        self._expire()
+        await self._expire()
         self.owner.tidy({r.owner for r in self.ledger.known(rows.open_all())})
         self.last_sweep = counts
         if counts["sessions"]:
@@ -148,10 +148,10 @@ class Watching:
         for session_id in sessions:
             self.spawn(one, session_id)
 
-    def _expire(self) -> None:
+    async def _expire(self) -> None:
         day, keep = 86400.0, self.retention
         with contextlib.suppress(LedgerError):
-            self.ledger.run(
+            await self.ledger.ask(
                 verbs.expire,
                 self.clock() - keep.snapshot_days * day,
                 self.clock() - keep.row_days * day,

@@ -172,7 +172,7 @@ def test_guarantees_say_what_is_not_promised_and_not_covered() -> None:
     assert set(PROMISES) <= set(sections)
     for word in ("exactly-once", "Power loss", "own lies", "threads", "Network file systems"):
         assert word in sections["What is not promised"]
-    for word in ("launcher", "MCP", "idempotent", "reconcile", "Gates", "Automations"):
+    for word in ("idempotent", "reconcile", "swallow", "Retention", "faults injected"):
         assert word in sections["Not covered yet"]
 
 

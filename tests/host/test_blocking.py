@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from openworker_durable.hosts.names import REFERENCE
 from openworker_durable.hosts.patching import Patches
 from openworker_durable.hosts.reference.engine import TurnEngine
 from openworker_durable.hosts.reference.manager import SessionManager
-from openworker_durable.hosts.reference.providers import AssistantTurn, ScriptedProvider
+from openworker_durable.hosts.reference.providers import AssistantTurn, ScriptedProvider, ToolCall
 from openworker_durable.hosts.reference.tools import ToolMetadata, ToolRegistry
 from tests.host.harness import Outside, call, reply
 
@@ -57,6 +58,22 @@ async def test_a_turn_on_a_blocked_host(tmp_path: Path, monkeypatch: pytest.Monk
     assert "y" in answers["c2"]
     uninstall(names=REFERENCE)
     assert engine.registry.execute("send", {"what": "z"})["ok"]
+    await manager.aclose()
+
+
+async def test_a_gate_of_a_blocked_host_is_not_available(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = [reply(ToolCall("g1", "propose_team", {"members": [{"persona": "tester"}]})),
+              AssistantTurn(text="done", finish_reason="stop")]  # fmt: skip
+    manager = SessionManager(data_dir=tmp_path, provider=ScriptedProvider(script))
+    monkeypatch.delattr(TurnEngine, "retry")
+    assert install(names=REFERENCE).blocked
+    await manager.drive_attended("s1", "go")
+    answer = next(m for m in manager.session_messages("s1") if m["role"] == "tool")
+    assert "nobody can be asked here" in answer["content"]
+    assert manager.inbox.list() == []
+    assert manager.get_engine("s1").team_approver is not None, "it is only kept from this call"
     await manager.aclose()
 
 
@@ -117,7 +134,7 @@ def _odd_host(monkeypatch: pytest.MonkeyPatch, **body: Any) -> tuple[Any, type]:
     module = ModuleType("odd_host.somewhere")
     cls = type("ToolRegistry", (), {"__module__": module.__name__, **body})
     module.ToolRegistry = cls  # type: ignore[attr-defined]  # a module made on the fly
-    monkeypatch.setitem(__import__("sys").modules, module.__name__, module)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
     names = dict.fromkeys(("registry", "engine", "manager"), "odd_host.gone:X")
     return replace(REFERENCE, package="odd_host", **names), cls
 
@@ -151,3 +168,17 @@ def test_where_the_tool_cannot_be_told_everything_is_blocked(
 def test_nothing_to_block(patches: Patches, monkeypatch: pytest.MonkeyPatch) -> None:
     names, _cls = _odd_host(monkeypatch, get=lambda *_: None)
     assert block(names, patches, WHY) == []
+
+
+def test_a_registry_of_another_class_name(
+    patches: Patches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType("odd_host.tools")
+    module.Tools = type("Tools", (ToolRegistry,), {})  # type: ignore[attr-defined]  # on the fly
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    names = replace(REFERENCE, package="odd_host", registry="odd_host.tools:Tools")
+    assert len(block(names, patches, WHY)) == 1
+    with pytest.raises(ToolsBlocked):
+        module.Tools().execute("remember", {})
+    patches.restore()
+    assert "execute" not in vars(module.Tools)

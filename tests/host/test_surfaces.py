@@ -103,6 +103,23 @@ async def test_c30_an_item_of_a_deleted_session_is_listed_and_can_be_decided(man
     assert row(manager).decision is Decision.DROP
 
 
+async def test_an_open_window_sees_the_decision_and_that_the_turn_ended(manager: Any) -> None:
+    told: list[dict[str, Any]] = []
+
+    async def window(message: dict[str, Any]) -> None:
+        told.append(message)
+
+    manager.register_session_client(SESSION, window)
+    await manager.resolve_inbox(recovery_item(manager).id, "happened")
+    await _until(lambda: any(m["type"] == "turn_done" for m in told))
+    assert "(resumed)" not in json.dumps(told), "nobody typed that"
+    cards = [m["data"]["source"]["text"] for m in told if "source" in m["data"]]
+    assert cards == ["Settled: `send_mail` happened."]
+    kinds = [m["type"] for m in told]
+    assert kinds.count("assistant_message") == 1
+    assert kinds.index("turn_start") < kinds.index("assistant_message")
+
+
 # -- the chat
 async def test_what_the_sweep_raised_is_mirrored_once_the_gateway_is_up(manager: Any) -> None:
     assert manager.gateway.buttons == []
@@ -110,7 +127,7 @@ async def test_what_the_sweep_raised_is_mirrored_once_the_gateway_is_up(manager:
     await _until(lambda: manager.gateway.buttons)
     target, text, buttons = manager.gateway.buttons[0]
     assert target == "slack:C1"
-    assert "Did `send_mail` happen?" in text
+    assert "Did send_mail happen?" in text
     assert [b.label for b in buttons] == list(review.LABELS.values())
     item = recovery_item(manager)
     assert [json.loads(b.value) for b in buttons] == [
@@ -171,8 +188,7 @@ async def test_a_reply_of_somebody_else_does_not_count(manager: Any) -> None:
     item = recovery_item(manager)
     line = Line(f"happened [ow:{item.id}]", Source(user_id="U2"))
     assert manager._resolve_inbox_reply(line) is True
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await _until(lambda: not manager._durable_runtime._tasks)
     assert row(manager).undecided
     assert item.state == "pending"
 

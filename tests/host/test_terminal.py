@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import os
@@ -53,7 +54,7 @@ class App:
         registry.register_all(self.outside.tools())
         return TurnEngine(
             provider=self.provider, registry=registry, approver=self._approve, model="m",
-            permissions=PermissionEngine(str(self._root)), messages=messages,
+            permissions=PermissionEngine(self._root), messages=messages,
         )  # fmt: skip
 
     def on_mount(self) -> None:
@@ -130,11 +131,18 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, __name__, module)
 
 
-async def test_a_turn_is_saved_before_the_first_effect_and_recorded(terminal: Terminal) -> None:
+async def test_a_turn_is_saved_before_the_first_effect_and_recorded(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     app = terminal.app(reply(call("send", "c1", what="x")), DONE)
     seen: list[str] = []
     effect = terminal.outside.effect
-    terminal.outside.effect = lambda *a: (seen.append(_saved(terminal.folder)), effect(*a))[1]  # type: ignore[method-assign]  # looks at the file from inside the tool
+
+    def looking(name: str, what: str) -> Any:
+        seen.append(_saved(terminal.folder))
+        return effect(name, what)
+
+    monkeypatch.setattr(terminal.outside, "effect", looking)
     await app.run_turn("go")
     assert '"c1"' in seen[0]
     assert [(r.session_id, r.state) for r in _ledger(app).known(rows.all_rows())] == [
@@ -153,6 +161,7 @@ async def test_a_cleared_conversation_goes_on_in_the_same_session(terminal: Term
     assert app.engine is old
     app._handle_command("/clear")
     assert app.engine is not old
+    assert app.engine._durable.manager._engines == {SESSION: app.engine}
     await app.run_turn("again")
     found = _ledger(app).known(rows.all_rows())
     assert len({r.execution_id for r in found}) == 2
@@ -235,6 +244,23 @@ async def test_a_decision_made_elsewhere_goes_on_when_the_turn_ends(terminal: Te
     await app.run_turn("well?")
     told = [m for m in app.engine.messages if "happened" in str(m.get("content"))]
     assert told
+    assert terminal.outside.count("send") == 1
+
+
+async def test_a_decision_that_comes_as_a_turn_ends_is_taken_up(terminal: Terminal) -> None:
+    terminal.outside.raises["send"] = TimeoutError("slow")
+    app = terminal.app(reply(call("send", "c1", what="x")), DONE)
+    await app.run_turn("go")
+    ledger = _ledger(app)
+    [row] = ledger.known(rows.all_rows())
+    ledger.run(verbs.decide, row.execution_id, 1, Decision.HAPPENED, "test", "", 1.0)
+    app._persist_session()
+    for _ in range(2000):
+        if app.engine.messages[-1].get("content") == "done":
+            break
+        await asyncio.sleep(0.005)
+    assert app.engine.messages[-1]["content"] == "done"
+    assert app.rendered[-1] == "turn_end"
     assert terminal.outside.count("send") == 1
 
 

@@ -100,7 +100,7 @@ class Lives:
         return self.begin("next")
 
     def deliver(self, manager: Any, text: str) -> asyncio.Task[Any]:
-        task = asyncio.ensure_future(manager.deliver_to_session(SESSION, text))
+        task: asyncio.Task[Any] = asyncio.ensure_future(manager.deliver_to_session(SESSION, text))
         self.tasks.append(task)
         return task
 

@@ -100,15 +100,19 @@ async def _no_decision(life: Any, how: str) -> Any:
         click = {"platform": "telegram", "chat_id": "c", "user_id": "u", "message_id": None}
         await manager._on_interaction(SimpleNamespace(value=encode(item.id, "allow"), **click))
     else:
-        manager._resolve_inbox_reply(_event(how, item.id))
+        for word in WORDS:
+            manager._resolve_inbox_reply(_event(word, item.id))
     await life.quiet()
     return life.facts()
 
 
 WORDS = ["approve", "yes", "deny", "no", "👍", "it did, I think"]
 HOWS = [
-    "dismissed", "a waiter times out", "all of the session resolved",
-    "a button that is no decision", *WORDS,
+    "dismissed",
+    "a waiter times out",
+    "all of the session resolved",
+    "a button that is no decision",
+    "words typed in a chat",
 ]  # fmt: skip
 
 

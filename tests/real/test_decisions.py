@@ -89,11 +89,26 @@ def test_a_retry_tells_its_result(real: Real, when: str) -> None:
     assert "send a" in text
 
 
+NO_DECISIONS = ["unsure", "seen", "allow", "once", "always", "session deleted", "Happened", ""]
+
+
+async def _not_decided(life: Any, when: str) -> Any:
+    _open(life)
+    await life.go_on("message" if when == "after a message" else "resume")
+    (item,) = life.items()
+    taken = {word: await life.manager.resolve_inbox(item.id, word) for word in NO_DECISIONS}
+    life.manager.inbox.resolve_session("s1")
+    await life.quiet()
+    return {**life.facts(), "taken": taken}
+
+
 @pytest.mark.parametrize("when", WHEN)
-@pytest.mark.parametrize("word", ["unsure", "seen", "allow", "once", "session deleted"])
-def test_no_decision_moves_nothing(real: Real, word: str, when: str) -> None:
-    facts = _after(real, word, when)
-    assert facts["taken"] is False
+def test_no_decision_moves_nothing(real: Real, when: str) -> None:
+    real.killed(_first)
+    if when == "after a restart":
+        real.run(_halted)
+    facts = real.run(_not_decided, when=when)
+    assert facts["taken"] == dict.fromkeys(NO_DECISIONS, False)
     assert real.effects() == ["send a"]
     assert facts["states"] == ["unknown"]
     assert _pending(facts) == 1

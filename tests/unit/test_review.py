@@ -86,7 +86,7 @@ def test_c19_no_other_text_is_a_decision(text: str) -> None:
 
 def test_draft_asks_in_plain_words_with_four_answers() -> None:
     item = draft(row())
-    assert item.title == "Did `pay` happen?"
+    assert item.title == "Did pay happen?"
     assert "to: bob · amount: 10" in item.body
     assert "attempt 2" in item.body
     assert item.options == tuple(LABELS.values())
