@@ -210,7 +210,7 @@ class Round:
             time.sleep(0.05)
 
     def _count_repeats(self) -> None:
-        """Count letters beyond the first and those a person wanted; what they wanted is on record."""
+        """Count letters beyond the first and those a person wanted, as is on record."""
         listed = self.server.get("/v1/inbox", session_id=self.name)["items"]
         wanted = Counter(
             self._key_of(i) for i in listed if recovery(i) and i["resolution"] == "retry"
