@@ -13,7 +13,7 @@ from ..hosts.files import read_json_tolerant
 from ..hosts.items import ALLOWING
 from ..ledger import DATABASE, Ledger
 from ..thread import Message
-from .outcome import Outcome
+from .outcome import ANSWERS, Outcome
 
 _APPROVED = """
 SELECT tool_call_id FROM audit_events
@@ -27,7 +27,7 @@ def fill(outcome: Outcome) -> None:
     outcome.thread = saved_thread(state / "conversations" / f"{session}.jsonl")
     items = read_object(state / "inbox.json").get("items", [])
     outcome.items = [i for i in items if i.get("session_id") == session]
-    outcome.allowed = frozenset(_allowed_items(outcome.items))
+    outcome.allowed = frozenset(_allowed_items(outcome.items)) | _noted(state, session)
     if (state / DATABASE).is_file():
         outcome.allowed |= _audited(state / DATABASE, session)
         _fill_rows(outcome, state / DATABASE)
@@ -47,6 +47,16 @@ def saved_thread(path: Path) -> list[Message]:
             with contextlib.suppress(ValueError):
                 messages.append(json.loads(line))
     return messages
+
+
+def _noted(state: Path, session: str) -> frozenset[str]:
+    """Return the calls that the scripted person says they allowed."""
+    path = state / ANSWERS
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    found = [json.loads(line) for line in lines]
+    return frozenset(
+        str(a["call"]) for a in found if a["session"] == session and a["word"] in ALLOWING
+    )
 
 
 def _allowed_items(items: list[dict[str, Any]]) -> set[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ..models import Execution
@@ -14,6 +16,16 @@ from .scenario import Scenario
 
 KILL_CODES = (9, -15) if sys.platform == "win32" else (-9,)
 """Exit codes of a process that killed itself, or was killed."""
+
+ANSWERS = "person-answers.jsonl"
+"""What the scripted person said to each prompt, noted before the host was told."""
+
+
+def note_answer(state_dir: Path, session: str, call: str, word: str) -> None:
+    """Note what the scripted person is about to say; a kill does not take it back."""
+    line = json.dumps({"session": session, "call": call, "word": word})
+    with open(state_dir / ANSWERS, "a", encoding="utf-8") as file:
+        file.write(line + "\n")
 
 
 @dataclass
@@ -28,7 +40,8 @@ class Outcome:
         items: the session's inbox items as saved.
         rows: the session's rows in the ledger, without results.
         deleted: the session was deleted, and only its rows are left.
-        allowed: ids of the calls that a person allowed, by the inbox and the audit table.
+        allowed: ids of the calls that a person allowed: by the scripted person's own notes, the
+            inbox, and the audit table, of which a kill may take the last two.
         effects: what the service did for the session, in order.
         told: the process's own report; empty when it was killed.
         trace: the stacks of a process that hung.

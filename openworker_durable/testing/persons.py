@@ -17,6 +17,7 @@ from ..hosts.watching import POLL_SECONDS
 from ..ledger import DATABASE, Ledger
 from ..models import Execution
 from ..review import read_decision
+from .outcome import note_answer
 from .scenario import Scenario
 
 
@@ -63,14 +64,18 @@ class Persons:
             for item in self._prompts():
                 if not self.leaving and item.id not in seen:
                     seen.add(item.id)
-                    click = self.manager.resolve_inbox(item.id, next(self.words))
-                    self.begin(click, self.clicks)
+                    self._click(item, next(self.words))
             await asyncio.sleep(0.001)
 
     async def do_answer(self, word: str) -> None:
         for item in self._prompts():
-            self.begin(self.manager.resolve_inbox(item.id, word), self.clicks)
+            self._click(item, word)
         await self.do_settle()
+
+    def _click(self, item: InboxItem, word: str) -> None:
+        """Answer a prompt, having noted it where neither host nor plugin writes."""
+        note_answer(self.scenario.state_dir, item.session_id, str(item.tool_call_id), word)
+        self.begin(self.manager.resolve_inbox(item.id, word), self.clicks)
 
     async def do_settle(self) -> None:
         raise NotImplementedError
