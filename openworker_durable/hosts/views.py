@@ -19,15 +19,14 @@ async def relay(manager: Any, session_id: str, engine: Any, events: AsyncIterato
     """Tell the session's windows of a turn, to its end."""
     shown = _after_last_reply(engine.messages)
     async for event in events:
-        kind, data = event.type.value, event.data
-        if kind == START:
-            data = {}
-        await manager.broadcast_session(session_id, {"type": kind, "data": data})
+        # What an event tells of stands in the thread already, behind a follow-up before it.
         for message in engine.messages[shown:]:
             if thread.is_follow_up(message):
                 card = {"type": START, "data": {"source": message["source"]}}
                 await manager.broadcast_session(session_id, card)
         shown = len(engine.messages)
+        data = {} if event.type.value == START else event.data
+        await manager.broadcast_session(session_id, {"type": event.type.value, "data": data})
 
 
 async def turn_done(manager: Any, session_id: str) -> None:
