@@ -102,14 +102,14 @@ def follow_up(row: Execution, kind: str, outcome: Execution | None, shot: Snapsh
 def follow_up_card(row: Execution, kind: str, outcome: Execution | None) -> str:
     """Return the short line a person sees in the session for a follow-up."""
     if kind == Decision.HAPPENED.value:
-        return f"Settled: `{row.tool_name}` happened."
+        return f"Settled: {row.tool_name} happened."
     if kind == Decision.DROP.value:
-        return f"Settled: `{row.tool_name}` did not happen and is left."
+        return f"Settled: {row.tool_name} did not happen and is left."
     if outcome is None:
-        return f"`{row.tool_name}` could not be run once more: its call is gone."
+        return f"{row.tool_name} could not be run once more: its call is gone."
     state = outcome.state.value if isinstance(outcome.state, State) else "unknown"
     verb = "was run once more" if kind == Decision.RETRY.value else "has ended"
-    return f"`{row.tool_name}` {verb}: {state}."
+    return f"{row.tool_name} {verb}: {state}."
 
 
 def _did(row: Execution) -> str:

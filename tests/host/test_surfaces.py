@@ -114,7 +114,7 @@ async def test_an_open_window_sees_the_decision_and_that_the_turn_ended(manager:
     await _until(lambda: any(m["type"] == "turn_done" for m in told))
     assert "(resumed)" not in json.dumps(told), "nobody typed that"
     cards = [m["data"]["source"]["text"] for m in told if "source" in m["data"]]
-    assert cards == ["Settled: `send_mail` happened."]
+    assert cards == ["Settled: send_mail happened."]
     seen = ["card" if "source" in m["data"] else m["type"] for m in told]
     assert seen.count("assistant_message") == 1
     assert seen.index("card") < seen.index("assistant_message"), "in the order of the thread"
