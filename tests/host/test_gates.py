@@ -6,7 +6,6 @@ import asyncio
 import json
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -246,7 +245,8 @@ async def test_c10_stopped_while_it_runs_its_outcome_comes_as_a_follow_up(
 async def test_an_error_inside_an_installation_is_told_in_the_hosts_words(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(toolchain, "folder", Path("/dev/null/nowhere"))
+    (lab.tmp_path / "file").write_text("no folder")
+    monkeypatch.setattr(toolchain, "folder", lab.tmp_path / "file" / "below")
     case = CASES["request_tool"]
     world = _world(lab, case)
     await _agreed(world, case)
