@@ -12,16 +12,22 @@ from typing import Any
 
 log = logging.getLogger("openworker_durable")
 
+CONNECT_SECONDS = 30.0
+"""How long a session waits for its MCP servers."""
+
 
 class Opening:
     """Opens sessions of one manager; each at most once at a time.
 
     Args:
         manager: the host's session manager.
+        patience: seconds that connecting may take before the session goes on without.
     """
 
-    def __init__(self, manager: Any) -> None:
+    def __init__(self, manager: Any, patience: float = CONNECT_SECONDS) -> None:
         self.manager = manager
+        self.patience = patience
+        self._connecting: set[asyncio.Future[Any]] = set()
         self.parked: dict[str, Any] = {}
         self._opening: dict[str, asyncio.Future[None]] = {}
 
@@ -92,7 +98,20 @@ class Opening:
             manager._engines[session_id] = engine
 
     async def _tools(self, session_id: str, agent: str) -> list[Any]:
-        return list(await self.manager.prepare_mcp_tools(session_id, agent=agent) or [])
+        """Connect, for a while: a server that never answers must not hold the session for ever."""
+        task = asyncio.ensure_future(self.manager.prepare_mcp_tools(session_id, agent=agent))
+        self._connecting.add(task)
+        task.add_done_callback(self._connected)
+        await asyncio.wait({task}, timeout=self.patience)
+        if not task.done():  # left alone: cancelling it could leave half a connection behind
+            log.warning("session %s: its MCP servers do not answer; it goes on", session_id)
+            return []
+        return list(task.result() or [])
+
+    def _connected(self, task: asyncio.Future[Any]) -> None:
+        self._connecting.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever waited has it; if nobody did, it is no news
 
     def _agent(self, session_id: str) -> str:
         """Return the persona the session was saved with, from the index alone."""

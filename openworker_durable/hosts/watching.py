@@ -119,7 +119,12 @@ class Watching:
         self.owner.tidy({r.owner for r in self.ledger.known(rows.open_all())})
         self.last_sweep = counts
         if counts["sessions"]:
-            log.info("recovery at start: %s", counts)
+            told = any(counts[key] for key in ("raised", "held", "failed"))
+            log.log(
+                logging.WARNING if told else logging.INFO,
+                "recovery at start: %s",
+                ", ".join(f"{count} {name}" for name, count in counts.items()),
+            )
         self._wake_later(wake)
         return counts
 

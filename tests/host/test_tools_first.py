@@ -226,6 +226,19 @@ async def test_a_second_delivery_waits_for_the_tools_of_the_first(lives: Lives) 
     assert manager._engines[SESSION].registry.get(NAME) is not None
 
 
+async def test_c31_a_server_that_never_answers_does_not_hold_the_session(lives: Lives) -> None:
+    manager = await lives.killed_at_the_prompt()
+    lives.server.gate = asyncio.Event()
+    manager._durable_runtime.opening.patience = 0.05
+    await manager.resolve_inbox(prompts(manager)[0].id, "allow")
+    assert not manager.is_running(SESSION)
+    assert lives.server.sent == []
+    assert said(manager, f"{NAME} cannot be reached")
+    await manager.deliver_to_session(SESSION, "never mind")
+    assert said(manager, "done")
+    lives.server.gate.set()
+
+
 async def test_whoever_opens_a_session_while_its_tools_are_fetched_gets_the_same_engine(
     lives: Lives,
 ) -> None:
