@@ -346,6 +346,8 @@ class Settler:
     def acknowledge(self, port: SessionPort, view: View | None = None) -> None:
         """Note, on the next commit, which open rows the saved thread carries by now."""
         view = view or self._look(port)
+        if not view.open_rows:
+            return
         saved = port.saved()
         keys, carried = thread.follow_up_keys(saved), thread.carried_outcomes(saved)
         gone = not port.exists()

@@ -225,13 +225,19 @@ class Binding:
         return Authority(kind=AuthorityKind.GRANT)
 
     # -- the thread on disk
-    def save(self) -> bool:
-        """Save the thread; false, with a line in the log, when that fails for now."""
+    def save(self, *, sync: bool = True) -> bool:
+        """Save the thread; false, with a line in the log, when that fails for now.
+
+        Args:
+            sync: whether it has to be on disk afterwards, power loss included. A result need
+                not be: it is in the record until it is, and acknowledged only then.
+        """
         hit = self.runtime.failpoint
         hit("thread.before")
         try:
             self.manager.save(self.session_id, self.engine)
-            sync_file(self.manager.session_store._file(self.session_id))
+            if sync:
+                sync_file(self.manager.session_store._file(self.session_id))
         except Exception as exc:
             log.warning("session %s: its thread could not be saved (%s)", self.session_id, exc)
             return False

@@ -81,7 +81,9 @@ class CallHooks:
                     yield event
                 return
             protected = any(binding.protects(c.name) for c in tool_calls)
-            if protected and not binding.save() and not binding.blocked:
+            if protected and binding.save():
+                binding.acknowledge_appended()  # what earlier replies left is on disk now
+            elif protected and not binding.blocked:
                 binding.blocked = "the conversation cannot be saved"
             inner = host(engine, tool_calls)
             try:
@@ -89,8 +91,8 @@ class CallHooks:
                     kind = event.type.value
                     if binding.halted and kind == "tool_started":
                         return
-                    if kind == "tool_finished" and binding.appended and binding.save():
-                        binding.acknowledge_appended()
+                    if kind == "tool_finished" and binding.appended:
+                        binding.save(sync=False)
                     yield event
             finally:
                 await inner.aclose()  # type: ignore[attr-defined]  # an async generator

@@ -15,7 +15,7 @@ from ..models import ToolIdentity
 from ..policy import protection, tool_identity
 from ..port import Prompt
 from ..review import ItemDraft
-from .files import mend_thread, write_thread
+from .files import mend_thread, sync_file, write_thread
 from .items import (
     ASKED,
     PENDING,
@@ -99,7 +99,11 @@ class HostSession:
         return not self._unreadable
 
     def saved(self) -> list[thread.Message]:
-        """Return the messages that are on disk."""
+        """Return the messages that are on disk, power loss included; none when that is not sure."""
+        try:
+            sync_file(self._path())
+        except OSError:
+            return []
         count = self.runtime.saved_count(self.manager, self._session_id)
         return self.messages()[:count]
 

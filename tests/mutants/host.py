@@ -34,7 +34,11 @@ HOST: tuple[Mutant, ...] = (
         "thread-not-saved-before-dispatch",
         "G14",
         "host/test_session_first.py::test_killed_at_each_place[inside, after the effect-grant]",
-        (CALLS, "if protected and not binding.save() and not binding.blocked:", "if False:"),
+        (
+            CALLS,
+            "            if protected and binding.save():\n",
+            "            if protected:\n",
+        ),
     ),
     mutant(
         "an-unsaved-thread-does-not-block",
@@ -269,8 +273,9 @@ HOST: tuple[Mutant, ...] = (
         "host/test_mutant_gaps.py::test_g2_a_result_that_is_not_on_disk_is_not_acknowledged",
         (
             CALLS,
-            'if kind == "tool_finished" and binding.appended and binding.save():',
-            'if kind == "tool_finished" and binding.appended and (binding.save() or True):',
+            "                        binding.save(sync=False)\n",
+            "                        binding.save(sync=False)\n"
+            "                        binding.acknowledge_appended()\n",
         ),
     ),
 )
