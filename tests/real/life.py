@@ -205,13 +205,27 @@ class Life:
 
     async def go_on(self, then: str) -> None:
         """Start up after a crash and do what the person does first: resume, message, nothing."""
-        self.person()
-        await self.start_up()
-        if then == "message":
-            await self.attended("and now?")
-        elif then == "resume":
+        if then == "message":  # before they answer anything that is asked again
+            await self.start_up()
+            if self._goes_on():  # the start-up has handed it to durable resume
+                self.person()
+                await self.quiet()
+                await self.attended("and now?")
+            else:
+                turn = self.later(self.attended("and now?"))
+                await asyncio.sleep(0)
+                self.person()
+                await turn
+        else:
+            self.person()
+            await self.start_up()
+        if then == "resume":
             await self.resume()
         await self.quiet()
+
+    def _goes_on(self) -> bool:
+        runtime = getattr(self.manager, "_durable_runtime", None)
+        return self.manager.is_running(SESSION) or bool(runtime and runtime._tasks)
 
     # -- automations
     def automation(self, allowed: Sequence[str] = ("send",)) -> str:
