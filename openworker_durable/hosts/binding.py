@@ -85,6 +85,14 @@ class Binding:
         """Return the session as recovery sees it."""
         return HostSession(self.runtime, self.manager, self.session_id)
 
+    def lead(self) -> None:
+        """Be the session's one engine: a window may hold one that was replaced meanwhile.
+
+        Two engines of one session would each save, and recover, a thread of their own.
+        """
+        if not self.dead:
+            self.manager._engines[self.session_id] = self.engine
+
     def begin_turn(self) -> None:
         """Forget what concerned the turn before."""
         self.halted = self.cut_short = False

@@ -170,6 +170,7 @@ class EngineHooks:
         finished = False
         try:
             binding.runtime.remember_loop()
+            binding.lead()
             binding.begin_turn()
             try:
                 binding.reload_if_stale()

@@ -134,8 +134,16 @@ class ManagerHooks:
             runtime = runtime_of(manager)
             if runtime is None:
                 return host(manager, session_id)
+            engine = manager._engines.get(session_id)
             runtime.let_die(session_id)
-            done = host(manager, session_id)
+            done = {}
+            try:
+                done = host(manager, session_id)
+            finally:
+                if not done.get("ok") and session_id in manager._engines:
+                    runtime.let_live(session_id)  # the host would not: an internal one, or a fault
+                else:
+                    _withdraw(engine)
             if done.get("ok"):
                 try:
                     runtime.ledger.run(verbs.tombstone, session_id, runtime.clock())
@@ -172,6 +180,13 @@ class ManagerHooks:
                     await runtime.aclose()
 
         return aclose
+
+
+def _withdraw(engine: Any) -> None:
+    """What was allowed in an engine that is gone, and has not started, is taken back."""
+    binding = getattr(engine, "_durable", None)
+    if isinstance(binding, Binding):
+        binding.withdraw()
 
 
 def _occurrence(runtime: Runtime, manager: Any, session_id: str) -> str:

@@ -94,8 +94,8 @@ class Opening:
             log.warning("session %s: no tools (%s)", session_id, type(exc).__name__)
             return []
         finally:
-            del self.parked[session_id]
-            manager._engines[session_id] = engine
+            if self.parked.pop(session_id, None) is not None:  # not deleted meanwhile
+                manager._engines[session_id] = engine
 
     async def _tools(self, session_id: str, agent: str) -> list[Any]:
         """Connect, for a while: a server that never answers must not hold the session for ever."""

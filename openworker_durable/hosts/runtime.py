@@ -266,10 +266,20 @@ class Runtime(Watching):
     def let_die(self, session_id: str) -> None:
         """A session is being deleted: what still runs of it neither saves nor starts anything."""
         self.deleted.add(session_id)
+        parked = self.opening.parked.pop(session_id, None)
+        if parked is not None:
+            parked.request_interrupt()
+        for engine in (parked, self.manager._engines.get(session_id)):
+            binding = binding_of(engine)
+            if binding is not None:
+                binding.dead = True
+
+    def let_live(self, session_id: str) -> None:
+        """The host would not delete it: it goes on as if nothing had been asked."""
+        self.deleted.discard(session_id)
         binding = binding_of(self.manager._engines.get(session_id))
         if binding is not None:
-            binding.dead = True
-            binding.withdraw()
+            binding.dead = False
 
     def ask_without_retry(self, session_id: str) -> None:
         """Ask about a deleted session's unknown calls again: nothing can run there any more."""

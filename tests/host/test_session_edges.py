@@ -244,5 +244,5 @@ async def test_g9_a_running_call_outlives_the_plugins_own_end(lab: Lab, tmp_path
     assert again.states() == ["dispatched"], "its owner lives on until the call has ended"
     lab.outside.release.set()
     await again.until(lambda: again.states() == ["succeeded"])
-    assert first.guard.idle()
+    await again.until(first.guard.idle)
     assert again.items() == []

@@ -208,4 +208,29 @@ WAYS: tuple[Mutant, ...] = (
             "if False:",
         ),
     ),
+    # -- one engine of a session
+    mutant(
+        "two-engines-of-one-session",
+        "G2",
+        "host/test_one_engine.py"
+        "::test_g2_a_window_whose_engine_was_replaced_and_the_new_one_share_one_thread",
+        ("hosts/engine_hooks.py", "            binding.lead()\n", ""),
+    ),
+    mutant(
+        "a-refused-deletion-kills-the-session",
+        "G13",
+        "host/test_one_engine.py::test_a_session_the_host_will_not_delete_goes_on",
+        ("hosts/manager_hooks.py", "runtime.let_live(session_id)", "pass"),
+    ),
+    mutant(
+        "a-deleted-session-comes-back",
+        "C30",
+        "host/test_one_engine.py"
+        "::test_c30_a_session_deleted_while_its_tools_are_fetched_stays_deleted",
+        (
+            "hosts/opening.py",
+            "            if self.parked.pop(session_id, None) is not None:",
+            "            if True:",
+        ),
+    ),
 )

@@ -8,6 +8,8 @@ from typing import Any
 
 from .inbox import KIND_APPROVAL, KIND_QUESTION
 
+_ITEM, _RESOLUTION = "id", "r"
+
 
 @dataclass
 class Button:
@@ -19,18 +21,18 @@ class Button:
 
 def encode(item_id: str, resolution: str) -> str:
     """Return the value of a button that resolves an item."""
-    return json.dumps({"id": item_id, "r": resolution})
+    fields = {_ITEM: item_id, _RESOLUTION: resolution}
+    return json.dumps(fields, separators=(",", ":"))
 
 
 def decode(value: str) -> tuple[str, str] | None:
     """Return (item id, resolution) of a button's value, or None when it is not ours."""
     try:
-        read = json.loads(value)
+        fields = json.loads(value)
     except ValueError:
-        return None
-    if not isinstance(read, dict) or not read.get("id"):
-        return None
-    return str(read["id"]), str(read.get("r", ""))
+        fields = None
+    item_id = fields.get(_ITEM) if isinstance(fields, dict) else None
+    return (str(item_id), str(fields.get(_RESOLUTION, ""))) if item_id else None
 
 
 def buttons_for(item: Any) -> list[Button]:

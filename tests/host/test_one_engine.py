@@ -1,0 +1,99 @@
+"""One engine of a session at a time: replaced, parked, deleted, or refused to be deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from openworker_durable.hosts.reference.providers import AssistantTurn
+from tests.host.harness import SESSION, Lab, World, call, reply
+
+
+async def _in_window(world: World, engine: Any, text: str) -> None:
+    """Drive a turn with the engine that a window holds, as the web socket does."""
+    manager = world.manager
+    assert manager.try_mark_running(SESSION)
+    try:
+        async for event in engine.run(text):
+            if event.type.value in ("turn_start", "iteration_end", "permission_required"):
+                manager.save(SESSION, engine)
+    finally:
+        manager.mark_idle(SESSION)
+        manager.save(SESSION, engine)
+
+
+async def test_g2_a_window_whose_engine_was_replaced_and_the_new_one_share_one_thread(
+    lab: Lab,
+) -> None:
+    """After a promotion the host builds a new engine; the window goes on with the old one."""
+    said = AssistantTurn(text="ok")
+    world = lab.world(said, reply(call("send", "k1", what="a")), said, said)
+    held = world.manager.get_engine(SESSION)
+    world.manager._promotion_rebuild.add(SESSION)
+    await _in_window(world, held, "one")
+    built = world.manager.get_engine(SESSION)
+    assert built is not held
+    built.permissions.allow_tool_for_session("send")
+    held.permissions.allow_tool_for_session("send")
+    await _in_window(world, held, "send it")
+    await world.quiet()
+    texts = [m.get("content") for m in world.saved() if m["role"] == "user"]
+    assert texts == ["one", "send it"]
+    assert lab.outside.count("send") == 1
+    await world.manager.deliver_to_session(SESSION, "three")
+    await world.quiet()
+    texts = [m.get("content") for m in world.saved() if m["role"] == "user"]
+    assert texts == ["one", "send it", "three"]
+    assert lab.outside.count("send") == 1
+    assert world.states() == ["succeeded"]
+    world.valid()
+
+
+async def test_the_engine_that_was_replaced_reads_what_the_new_one_saved(lab: Lab) -> None:
+    said = AssistantTurn(text="ok")
+    world = lab.world(said, said, said)
+    held = world.manager.get_engine(SESSION)
+    world.manager._promotion_rebuild.add(SESSION)
+    await _in_window(world, held, "one")
+    await world.manager.deliver_to_session(SESSION, "two")
+    await _in_window(world, held, "three")
+    await world.quiet()
+    texts = [m.get("content") for m in world.saved() if m["role"] == "user"]
+    assert texts == ["one", "two", "three"]
+    world.valid()
+
+
+async def test_a_session_the_host_will_not_delete_goes_on(lab: Lab) -> None:
+    world = lab.world(reply(call("send", "k1")))
+    internal = "__run__x"
+    task = asyncio.ensure_future(world.manager.deliver_to_session(internal, "go"))
+    item = (await world.until(lambda: world.manager.inbox.pending(internal)))[0]
+    assert world.manager.delete_session(internal) == {"ok": False, "error": "internal session"}
+    await world.manager.resolve_inbox(item.id, "allow")
+    await task
+    await world.quiet()
+    assert lab.outside.count("send") == 1
+    assert [r.session_id for r in world.rows()] == [internal]
+    assert world.manager.session_store._read_jsonl(internal), "and it is saved"
+
+
+async def test_c30_a_session_deleted_while_its_tools_are_fetched_stays_deleted(lab: Lab) -> None:
+    world = lab.world(reply(call("send", "k1")))
+    engine = world.manager.get_engine(SESSION)
+    world.manager.save(SESSION, engine)
+    asked, go = asyncio.Event(), asyncio.Event()
+
+    async def slow(session_id: str, **_: Any) -> list[Any]:
+        asked.set()
+        await go.wait()
+        return []
+
+    world.manager.prepare_mcp_tools = slow  # type: ignore[method-assign]  # a server that is slow
+    connecting = asyncio.ensure_future(world.runtime.opening.connect(SESSION, {"mcp__a__b"}))
+    await asyncio.wait_for(asked.wait(), 5)
+    world.manager.delete_session(SESSION)
+    go.set()
+    await connecting
+    assert SESSION not in world.manager._engines
+    assert engine._cancel.is_set()
+    assert engine._durable.dead  # type: ignore[attr-defined]  # what binds it to its session
