@@ -264,8 +264,8 @@ class Waiting:
                 _run_one(conn, write)
             conn.execute("COMMIT")
             return True
-        except sqlite3.Error as exc:
-            log.debug("delayed writes wait on (%s)", exc)
+        except Exception as exc:  # the thread must live: everything later waits behind it
+            log.debug("delayed writes wait on (%s)", type(exc).__name__)
             return False
         finally:
             if conn is not None:
@@ -277,10 +277,10 @@ def _run_one(conn: sqlite3.Connection, write: Write) -> None:
     with telling(write.facts):
         try:
             conn.execute(write.sql, write.params)
-        except sqlite3.Error as exc:
-            if any(word in str(exc) for word in _LATER_WORDS):
+        except Exception as exc:  # a value that SQLite cannot take fails before SQLite sees it
+            if isinstance(exc, sqlite3.Error) and any(word in str(exc) for word in _LATER_WORDS):
                 raise
-            log.error("a delayed write failed (%s)", exc)
+            log.error("a delayed write failed (%s)", type(exc).__name__)
 
 
 def _stamped(write: Write) -> Write:

@@ -271,14 +271,17 @@ def test_another_error_than_a_lock_is_raised_and_writes_nothing_later(stores: St
     assert audits(stores.db)[-1]["stage"] == "s1"
 
 
-def test_one_delayed_write_that_cannot_succeed_does_not_hold_up_the_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bad", [-1, "\ud83d", 2**70], ids=["refused", "surrogate", "too large"])
+def test_one_delayed_write_that_cannot_succeed_does_not_hold_up_the_others(
+    tmp_path: Path, bad: object
+) -> None:
     path = tmp_path / "x.db"
     host = sqlite3.connect(path, check_same_thread=False)
     host.execute("CREATE TABLE t (n INTEGER CHECK (n > 0))")
     host.commit()
     conn = LateConnection(host, path)
     with locked(path):
-        for n in (1, -1, 2):
+        for n in (1, bad, 2):
             conn.execute("INSERT INTO t VALUES (?)", (n,))
             conn.commit()
     conn.waiting.close()
