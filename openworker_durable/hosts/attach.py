@@ -8,6 +8,7 @@ legacy when the plugin is back (G4).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..failpoints import Failpoint, no_failpoint
 from ..policy import KEEP, Retention
@@ -45,8 +46,19 @@ class Attachment:
         """Put every method back and close every ledger; twice is once."""
         self.patches.restore()
         while self.runtimes:
-            self.runtimes.pop().close()
+            runtime = self.runtimes.pop()
+            _let_go(runtime.manager)
+            runtime.close()
         _attached.pop(self.names.package, None)
+
+
+def _let_go(manager: Any) -> None:
+    """Leave nothing of ours on a host's objects; they go on as if it had never been there."""
+    stores = [getattr(manager, n, None) for n in ("inbox", "session_store", "audit_store")]
+    engines = getattr(manager, "_engines", {}).values()
+    for thing in (manager, *stores, *engines, *(getattr(e, "permissions", None) for e in engines)):
+        for name in [n for n in getattr(thing, "__dict__", {}) if n.startswith("_durable")]:
+            delattr(thing, name)
 
 
 _attached: dict[str, Attachment] = {}

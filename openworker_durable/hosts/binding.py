@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
-from .. import rows, thread, verbs
+from .. import rows, texts, thread, verbs
 from ..errors import LedgerError, LedgerUnavailable
 from ..guard import Handle
 from ..identity import (
@@ -175,6 +175,29 @@ class Binding:
             self._known_ids.update(new)
 
     # -- one call
+    def look_back(self, tool: str) -> None:
+        """Find what makes a call of a tool be asked about, whatever grants or rules say.
+
+        Raises:
+            LedgerError: that cannot be told now.
+        """
+        self.forget_back()
+        ledger = self.runtime.ledger
+        self.repeat = ledger.first(rows.undecided_tool(self.session_id, tool))
+        if self.occurrence:
+            same = rows.same_occurrence(self.occurrence, self.session_id)
+            self.cut_off = ledger.known(same)
+
+    def forget_back(self) -> None:
+        """The call was authorised, or not."""
+        self.repeat, self.cut_off = None, []
+
+    def warning(self) -> str:
+        """Say why the call being authorised must be asked about; empty when nothing does."""
+        if self.repeat is not None:
+            return texts.repeat_warning(self.repeat)
+        return texts.slot_warning(self.cut_off) if self.cut_off else ""
+
     def execution_id(self, call_id: str) -> str:
         """Return the call's execution id, beginning the session in the ledger if need be.
 

@@ -15,7 +15,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from .. import rows, texts, thread
+from .. import texts, thread
 from ..errors import (
     AlreadyRecorded,
     LedgerError,
@@ -135,7 +135,7 @@ class CallHooks:
             binding = getattr(permissions, "_durable", None)
             if binding is None or binding.asking_tool != tool_name:
                 return decision
-            why = _warning(binding)
+            why = binding.warning()
             if why and (decision.allowed or decision.needs_user):
                 return type(decision)(False, why, needs_user=True)
             return decision
@@ -273,13 +273,6 @@ def _is_prompt(item: Any) -> bool:
     return bool(kind == "permission_required")
 
 
-def _warning(binding: Binding) -> str:
-    """Say why the call being authorised must be asked about, whatever grants or rules say."""
-    if binding.repeat is not None:
-        return texts.repeat_warning(binding.repeat)
-    return texts.slot_warning(binding.cut_off) if binding.cut_off else ""
-
-
 class _Asking:
     """While one call is authorised: the repeat guard and the prompt's intent are set."""
 
@@ -289,24 +282,19 @@ class _Asking:
     def __enter__(self) -> bool:
         binding, call = self.binding, self.call
         try:
-            query = rows.undecided_tool(binding.session_id, call.name)
-            ledger = binding.runtime.ledger
-            binding.repeat, binding.cut_off = ledger.first(query), []
-            if binding.occurrence:
-                same = rows.same_occurrence(binding.occurrence, binding.session_id)
-                binding.cut_off = ledger.known(same)
+            binding.look_back(call.name)
         except LedgerError as exc:
-            binding.repeat, binding.cut_off, binding.blocked = None, [], str(exc)
+            binding.blocked = str(exc)
         binding.asking_tool = call.name
         binding.engine.permissions._durable = binding
         try:
             binding.runtime.asking[(binding.session_id, call.id)] = binding.intent(call)
         except UNRECORDABLE as exc:
             binding.blocked = str(exc)
-        return bool(_warning(binding))
+        return bool(binding.warning())
 
     def __exit__(self, *exc: object) -> None:
-        self.binding.repeat, self.binding.cut_off = None, []
+        self.binding.forget_back()
         self.binding.asking_tool = ""
         self.binding.runtime.asking.pop((self.binding.session_id, self.call.id), None)
 

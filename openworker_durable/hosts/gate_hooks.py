@@ -56,6 +56,7 @@ class GateHooks:
                         yield event
                     return
                 gate = Gate(binding, tool_call)
+                gate.look_back()
                 before = getattr(engine, attribute)
                 approver = before or rebuilt_approver(gate)
                 ours = _carrying(gate, approver) if approver is not None else None
@@ -64,6 +65,8 @@ class GateHooks:
                     async for event in host(engine, tool_call):
                         if event.type.value == "tool_finished":
                             _mark(gate)
+                        elif gate.warning:
+                            _warn(gate, event.data)
                         yield event
                 finally:
                     gate.conclude()
@@ -117,6 +120,12 @@ def _effect(name: str, refused: dict[str, Any] | None) -> Callable[..., Any]:
         return effect
 
     return make
+
+
+def _warn(gate: Gate, card: dict[str, Any]) -> None:
+    """Say on the card of an open window what the prompt's own text says."""
+    key = "reason" if "reason" in card else "note"
+    card[key] = "\n".join(filter(None, (gate.warning, str(card.get(key) or ""))))
 
 
 def _mark(gate: Gate) -> None:

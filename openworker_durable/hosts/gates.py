@@ -15,7 +15,7 @@ from typing import Any
 from .. import texts
 from ..errors import DurableError, LedgerError, Refused
 from ..guard import Handle
-from ..models import Authority, Outcome
+from ..models import Authority, Execution, Intent, Outcome
 from ..outcomes import state_of
 from ..snapshot import Snapshot, encode
 from ..states import AuthorityKind, Reason, State
@@ -52,7 +52,8 @@ class Gate:
         self.failed = False
         self.retry = False
         self._value: Any = None
-        self.detail = ""
+        self.detail = self.warning = ""
+        self.repeats: Execution | None = None
         self._ended = self._left = self._told = self._recorded = False
         self._lock = threading.Lock()
 
@@ -72,13 +73,34 @@ class Gate:
         """While the person is asked: the prompt is stamped with this call's intent."""
         runtime, slot = self.binding.runtime, (self.binding.session_id, self.call.id)
         try:
-            runtime.asking[slot] = self.binding.intent(self.call)
+            runtime.asking[slot] = self.intent()
+            runtime.warnings[slot] = self.warning
         except (LedgerError, DurableError) as exc:
             self.binding.blocked = str(exc)
         try:
             yield
         finally:
             runtime.asking.pop(slot, None)
+            runtime.warnings.pop(slot, None)
+
+    def look_back(self) -> None:
+        """Find what the person has to be told when they are asked (the repeat guard)."""
+        try:
+            self.binding.look_back(self.name)
+            self.warning, self.repeats = self.binding.warning(), self.binding.repeat
+        except LedgerError as exc:
+            self.binding.blocked = str(exc)
+        finally:
+            self.binding.forget_back()
+
+    def intent(self) -> Intent:
+        """Return what the call means to do; it names the call in doubt that it may repeat.
+
+        Raises:
+            LedgerError: the session's incarnation cannot be read.
+        """
+        linked = self.repeats.execution_id if self.repeats else ""
+        return self.binding.intent(self.call).model_copy(update={"linked": linked})
 
     # -- the effect
     def run(self, effect: Callable[[], Any]) -> Any:
@@ -91,7 +113,7 @@ class Gate:
         try:
             if binding.blocked:
                 raise NotMade(texts.refused(binding.blocked))
-            handle = guard.start(binding.intent(self.call), self._authority(), retry=self.retry)
+            handle = guard.start(self.intent(), self._authority(), retry=self.retry)
             bracket = guard.call(handle)
             bracket.__enter__()
         except (LedgerError, Refused) as exc:

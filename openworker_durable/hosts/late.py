@@ -40,6 +40,9 @@ MOST = 10_000
 BATCH = 256
 """Most delayed transactions written in one."""
 
+TRIGGER_NAME = "durable_audit_ids"
+"""The temporary trigger on the audit table; it goes with the stand-in."""
+
 _LOCK_WORDS = ("locked", "busy")
 _LATER_WORDS = (*_LOCK_WORDS, "full", "readonly", "disk I/O", "unable to open")
 _about = threading.local()
@@ -164,6 +167,8 @@ class LateConnection:
         with contextlib.suppress(sqlite3.Error):
             for name, value in self._before.items():
                 _pragma(self.conn, name, value)
+            self.conn.execute(f"DROP TRIGGER IF EXISTS temp.{TRIGGER_NAME}")
+            self.conn.commit()
         return self.conn
 
     def _begin(self) -> None:

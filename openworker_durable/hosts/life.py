@@ -30,6 +30,7 @@ class Life(Protocol):
     guard: Guard
     settler: Settler
     asking: dict[tuple[str, str | None], Intent]
+    warnings: dict[tuple[str, str | None], str]
     loop: asyncio.AbstractEventLoop | None
     opening: Opening
 

@@ -149,7 +149,9 @@ class ManagerHooks:
                     runtime.ledger.run(verbs.tombstone, session_id, runtime.clock())
                     runtime.ask_without_retry(session_id)
                 except LedgerError as exc:
-                    log.warning("session %s: no tombstone (%s)", session_id, exc)
+                    log.warning("session %s: its tombstone comes later (%s)", session_id, exc)
+                    runtime.ledger.defer(verbs.tombstone, session_id, runtime.clock())
+                    runtime.look_again(session_id)
             return done
 
         return delete_session

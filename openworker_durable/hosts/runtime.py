@@ -71,6 +71,7 @@ class Runtime(Watching):
         self.opening = Opening(None)
         self._unmirrored: list[Any] | None = []
         self.asking: dict[tuple[str, str | None], Intent] = {}
+        self.warnings: dict[tuple[str, str | None], str] = {}
         self.loop: asyncio.AbstractEventLoop | None = None
         self._saved: dict[str, int] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -273,6 +274,10 @@ class Runtime(Watching):
             binding = binding_of(engine)
             if binding is not None:
                 binding.dead = True
+
+    def look_again(self, session_id: str) -> None:
+        """Have the watch look at a session until that has succeeded."""
+        self._again.add(session_id)
 
     def let_live(self, session_id: str) -> None:
         """The host would not delete it: it goes on as if nothing had been asked."""

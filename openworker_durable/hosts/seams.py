@@ -38,7 +38,7 @@ class Seam:
     @property
     def name(self) -> str:
         """Return `class.method` for people."""
-        return f"{self.owner}.{self.method}"
+        return f"{self.owner}.{self.method}".rstrip(".")
 
 
 def _w(owner: str, method: str, kind: str, params: str, why: str) -> Seam:
@@ -197,4 +197,21 @@ def check(names: HostNames) -> SeamReport:
             report.findings.append(Finding(seam, f"{ABSENT} ({type(exc).__name__})"))
             continue
         report.findings.append(Finding(seam, _problem(cls, seam)))
+    report.findings += _unloadable(names)
     return report
+
+
+OTHERS = ("item", "events", "event_type", "tool_call", "compaction", "decode")
+"""What the adapter uses of a host beside methods."""
+
+
+def _unloadable(names: HostNames) -> list[Finding]:
+    """Return what else is missing; nothing of it would be noticed before it is needed."""
+    missing = []
+    for which in OTHERS:
+        try:
+            names.load(which)
+        except Exception as exc:  # a host's module may fail in any way while it is imported
+            seam = Seam(which, "", "plain", (), "used by the adapter", wrapped=False)
+            missing.append(Finding(seam, f"{ABSENT} ({type(exc).__name__})"))
+    return missing

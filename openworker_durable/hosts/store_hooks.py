@@ -79,6 +79,9 @@ class StoreHooks:
                 void(store, there, "it was about another call")
             note = {"intent": intent.intent_digest, "execution_id": intent.execution_id}
             kwargs["data"] = {**(kwargs.get("data") or {}), thread.MARK: note}
+            warning = runtime.warnings.get((session_id, call_id))
+            if warning:
+                kwargs["body"] = f"{warning}\n{kwargs.get('body', '')}".strip()
             return host(store, session_id, kind, *args, **kwargs)
 
         return add

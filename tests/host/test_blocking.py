@@ -61,6 +61,17 @@ async def test_a_turn_on_a_blocked_host(tmp_path: Path, monkeypatch: pytest.Monk
     await manager.aclose()
 
 
+@pytest.mark.parametrize("which", ["decode", "item", "events", "event_type", "compaction"])
+def test_a_host_that_lacks_what_is_only_used_does_not_fit(which: str) -> None:
+    broken = replace(REFERENCE, **{which: f"{REFERENCE.package}.nowhere:Nothing"})
+    try:
+        report = install(names=broken)
+        assert report.blocked
+        assert which in str(report.problems)
+    finally:
+        uninstall(names=broken)
+
+
 async def test_a_gate_of_a_blocked_host_is_not_available(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

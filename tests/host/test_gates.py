@@ -189,6 +189,34 @@ async def test_g7_with_the_ledger_down_the_effect_is_not_begun(
         assert "not made" in world.answer("g1")
 
 
+async def test_the_repeat_guard_names_the_gate_that_is_in_doubt(lab: Lab, case: Case) -> None:
+    world = await _killed(lab, case, "effect.after")
+    first = world.rows()[0]
+    world.script = [DONE, reply(_call(case)), DONE]
+    world.provider = type(world.provider).by_progress([DONE, DONE, reply(_call(case)), DONE])
+    world.manager._engines.clear()
+    world.manager.provider = world.provider
+    seen: list[dict[str, Any]] = []
+
+    async def window(message: dict[str, Any]) -> None:
+        seen.append(message)
+
+    world.manager.register_session_client(SESSION, window)
+    await world.manager.drive_attended(SESSION, "hello")
+    task = asyncio.ensure_future(world.manager.drive_attended(SESSION, "again, please"))
+    world.tasks.append(task)
+    prompt = (await world.until(lambda: _prompts(world), "the gate's prompt"))[0]
+    assert "may have happened already" in prompt.body
+    cards = [m["data"] for m in seen if m["type"].endswith(("_proposed", "_requested"))]
+    assert "may have happened already" in json.dumps(cards[-1])
+    await world.manager.resolve_inbox(prompt.id, json.dumps(case.yes))
+    await task
+    await world.quiet()
+    second = next(r for r in world.rows() if r.execution_id != first.execution_id)
+    assert second.linked == first.execution_id
+    assert case.effects(world) == 2, "a person wanted it"
+
+
 async def test_g5_an_agreement_to_another_call_does_not_count(lab: Lab, case: Case) -> None:
     """The same id comes again with other arguments: it has its own prompt."""
     world = lab.world(reply(_call(case)), reply(_call(case, reason="another")), DONE)

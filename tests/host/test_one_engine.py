@@ -63,6 +63,23 @@ async def test_the_engine_that_was_replaced_reads_what_the_new_one_saved(lab: La
     world.valid()
 
 
+async def test_detached_nothing_of_ours_is_left_on_the_hosts_objects(lab: Lab) -> None:
+    world = lab.world(AssistantTurn(text="ok"))
+    await world.manager.deliver_to_session(SESSION, "hello")
+    await world.quiet()
+    manager = world.manager
+    engine = manager.get_engine(SESSION)
+    lab.detach()
+    stores = (manager.inbox, manager.session_store, manager.audit_store)
+    for thing in (manager, engine, engine.permissions, *stores):
+        assert not [name for name in vars(thing) if name.startswith("_durable")]
+    triggers = "SELECT name FROM sqlite_temp_master WHERE type = 'trigger'"
+    assert manager.audit_store._conn.execute(triggers).fetchall() == []
+    await manager.deliver_to_session(SESSION, "alone")
+    assert [m["role"] for m in manager.session_messages(SESSION)] == ["user", "assistant"] * 2
+    await manager.scheduler.stop()
+
+
 async def test_a_session_the_host_will_not_delete_goes_on(lab: Lab) -> None:
     world = lab.world(reply(call("send", "k1")))
     internal = "__run__x"

@@ -80,7 +80,7 @@ HOST: tuple[Mutant, ...] = (
         "host/test_walks.py::test_walk_unsure_then_the_tool_is_proposed_again",
         (
             CALLS,
-            "        return bool(_warning(binding))\n",
+            "        return bool(binding.warning())\n",
             "        binding.repeat = None\n        return False\n",
         ),
     ),

@@ -15,7 +15,7 @@ WAYS: tuple[Mutant, ...] = (
         "a-slot-run-again-does-not-ask",
         "R",
         f"{SLOTS}test_a_slot_run_again_after_a_known_effect_asks_naming_it",
-        ("hosts/call_hooks.py", "if binding.occurrence:\n", "if False:\n"),
+        ("hosts/binding.py", "        if self.occurrence:\n", "        if False:\n"),
     ),
     mutant(
         "a-slot-is-asked-about-in-its-own-run",
