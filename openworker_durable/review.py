@@ -23,6 +23,9 @@ HINT = (
 )
 """What a chat says after an answer that settles nothing."""
 
+KEPT = "Noted: it stays open until somebody knows."
+"""What a chat says after `unsure`."""
+
 LABELS: dict[Decision, str] = {
     Decision.HAPPENED: "It happened",
     Decision.RETRY: "It did not happen: run it once",

@@ -98,7 +98,9 @@ def attach(
             patches, names.load("manager")
         )
         DrivingHooks().attach(patches, names.load("manager"))
-        ListingHooks().attach(patches, names.load("inbox"), names.load("conversations"))
+        ListingHooks().attach(
+            patches, names.load("inbox"), names.load("conversations"), names.load("manager")
+        )
         GateHooks().attach(patches, engine, names.load("manager"), names.load("toolchain"))
         ChatHooks(names.load("decode")).attach(patches, names.load("manager"))
         terminal = app_of(names)

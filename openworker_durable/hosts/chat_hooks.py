@@ -54,7 +54,7 @@ class ChatHooks:
                 return
             await host(manager, event)
             if item.state == PENDING:
-                await _hint(manager, event)
+                await _hint(manager, event, found[1] if found else "")
 
         return _on_interaction
 
@@ -86,7 +86,7 @@ class ChatHooks:
 async def _decide(manager: Any, item: Any, word: str, source: Any) -> None:
     await manager.resolve_inbox(item.id, word)
     if item.state == PENDING:
-        await _hint(manager, source)
+        await _hint(manager, source, word)
 
 
 def _may(manager: Any, item: Any, actor: Any) -> bool:
@@ -103,8 +103,9 @@ def _may(manager: Any, item: Any, actor: Any) -> bool:
     )
 
 
-async def _hint(manager: Any, where: Any) -> None:
-    """Say in the chat what would have counted."""
+async def _hint(manager: Any, where: Any, word: str) -> None:
+    """Say in the chat that the item is still open, and what would have counted."""
     platform, chat = getattr(where, "platform", ""), getattr(where, "chat_id", "")
     if manager.gateway is not None and platform and chat:
-        await manager.gateway.deliver(f"{platform}:{chat}", review.HINT)
+        text = review.HINT if review.read_decision(word) is None else review.KEPT
+        await manager.gateway.deliver(f"{platform}:{chat}", text)

@@ -44,8 +44,9 @@ class DrivingHooks:
             manager: Any, session_id: str, message: str, **more: Any
         ) -> None:
             runtime = runtime_of(manager)
-            if runtime is not None:
-                await runtime.opening.ready(session_id)
+            if runtime is not None and not await runtime.opening.ready(session_id):
+                log.warning("session %s was deleted before its message came", session_id)
+                return
             await host(manager, session_id, message, **more)
 
         return deliver_to_session

@@ -8,6 +8,7 @@ After a crash the recorded result is rebuilt, or a person is asked; never a seco
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -160,6 +161,9 @@ async def run_gate_again(binding: Binding, call: Any) -> Gate:
     token = _gate.set(gate)
     try:
         gate.answered(await perform(gate, call.arguments, answer_of(item) if item else {}))
+    except asyncio.CancelledError:
+        gate.broken_off()  # what runs on in its thread records its own outcome (C10)
+        raise
     except Exception as exc:  # its outcome is on record; the turn goes on with that
         log.warning("session %s: %s failed (%s)", binding.session_id, call.name, type(exc).__name__)
     finally:

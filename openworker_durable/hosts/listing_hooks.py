@@ -34,10 +34,20 @@ class Shown:
 class ListingHooks:
     """Builds the wrappers for one host."""
 
-    def attach(self, patches: Patches, inbox: type, conversations: type) -> None:
-        """Wrap the listing's two reads."""
+    def attach(self, patches: Patches, inbox: type, conversations: type, manager: type) -> None:
+        """Wrap the listing's two reads; an engine is never built from what a listing is shown."""
         patches.wrap(inbox, "list", self.list)
         patches.wrap(conversations, "load", self.load)
+        patches.wrap(manager, "get_engine", self.get_engine)
+
+    def get_engine(self, host: Callable[..., Any]) -> Callable[..., Any]:
+        """No listing goes on where an engine is asked for."""
+
+        def get_engine(manager: Any, *args: Any, **kwargs: Any) -> Any:
+            _listed.set(None)
+            return host(manager, *args, **kwargs)
+
+        return get_engine
 
     def list(self, host: Callable[..., Any]) -> Callable[..., Any]:
         """Serve recovery items as questions to whoever asks by visibility."""

@@ -29,6 +29,7 @@ class Opening:
         self.patience = patience
         self._connecting: set[asyncio.Future[Any]] = set()
         self.parked: dict[str, Any] = {}
+        self.deletions: dict[str, int] = {}
         self._opening: dict[str, asyncio.Future[None]] = {}
 
     async def engine(self, session_id: str) -> Any:
@@ -40,23 +41,30 @@ class Opening:
         manager = self.manager
         try:
             agent = self._agent(session_id)
+            lives = self.deletions.get(session_id, 0)
             tools = [] if session_id in manager._engines else await self._tools(session_id, agent)
+            if lives != self.deletions.get(session_id, 0):
+                return None  # deleted while its tools were fetched
             return manager.get_engine(session_id, agent=agent, extra_tools=tools or None)
         except Exception as exc:
             log.warning("session %s cannot be opened (%s)", session_id, type(exc).__name__)
             return None
 
-    async def ready(self, session_id: str) -> None:
+    async def ready(self, session_id: str) -> bool:
         """Have the session's engine built with its tools; claims it while it waits for them.
 
         Returns with the claim given back, and nothing awaited since, so that the caller's own
         claim comes first.
+
+        Returns:
+            False when the session was deleted meanwhile.
         """
         manager = self.manager
         while session_id in self._opening:
             await asyncio.shield(self._opening[session_id])
         if session_id in manager._engines or not manager.try_mark_running(session_id):
-            return
+            return True
+        lives = self.deletions.get(session_id, 0)
         done = self._opening[session_id] = asyncio.get_running_loop().create_future()
         try:
             await self.engine(session_id)
@@ -64,6 +72,7 @@ class Opening:
             manager._running_sessions.discard(session_id)
             del self._opening[session_id]
             done.set_result(None)
+        return lives == self.deletions.get(session_id, 0)
 
     async def connect(self, session_id: str, names: set[str]) -> set[str]:
         """Add tools that a cached engine lacks, as far as their servers can be reached.

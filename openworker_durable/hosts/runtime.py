@@ -267,6 +267,7 @@ class Runtime(Watching):
     def let_die(self, session_id: str) -> None:
         """A session is being deleted: what still runs of it neither saves nor starts anything."""
         self.deleted.add(session_id)
+        self.opening.deletions[session_id] = self.opening.deletions.get(session_id, 0) + 1
         parked = self.opening.parked.pop(session_id, None)
         if parked is not None:
             parked.request_interrupt()

@@ -270,6 +270,32 @@ async def test_c10_stopped_while_it_runs_its_outcome_comes_as_a_follow_up(
     lab.attach_again()
 
 
+async def test_c10_a_retry_that_outlives_its_turn_records_its_outcome(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = CASES["request_tool"]
+    monkeypatch.setattr(toolchain, "folder", lab.tmp_path / "programs")
+    world = await _killed(lab, case, "effect.before")
+    inside, go = threading.Event(), threading.Event()
+
+    def hook(name: str) -> None:
+        if name == "effect.before":
+            inside.set()
+            go.wait(20)
+
+    lab.hook = hook
+    await world.manager.resolve_inbox(world.item(case.name).id, "retry")
+    await asyncio.to_thread(inside.wait, 10)
+    for task in list(world.runtime._tasks):
+        task.cancel()
+    await world.until(lambda: not world.runtime._tasks)
+    go.set()
+    await world.until(lambda: world.states() == ["unknown", "succeeded"])
+    await world.until(world.runtime.guard.idle)
+    assert case.effects(world) == 1
+    lab.hook = None
+
+
 async def test_an_error_inside_an_installation_is_told_in_the_hosts_words(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -94,6 +94,32 @@ async def test_a_session_the_host_will_not_delete_goes_on(lab: Lab) -> None:
     assert world.manager.session_store._read_jsonl(internal), "and it is saved"
 
 
+async def test_c30_a_message_to_a_session_deleted_while_its_tools_are_fetched_is_dropped(
+    lab: Lab,
+) -> None:
+    world = lab.world(AssistantTurn(text="ok"))
+    await world.manager.deliver_to_session(SESSION, "hello")
+    await world.quiet()
+    world.manager._engines.clear()
+    asked, go = asyncio.Event(), asyncio.Event()
+
+    async def slow(session_id: str, **_: Any) -> list[Any]:
+        asked.set()
+        await go.wait()
+        return []
+
+    world.manager.prepare_mcp_tools = slow  # type: ignore[method-assign]  # a server that is slow
+    task = world.start("and more")
+    await asyncio.wait_for(asked.wait(), 5)
+    assert world.manager.delete_session(SESSION)["ok"]
+    go.set()
+    await task
+    await world.quiet()
+    assert SESSION not in world.manager._engines
+    assert world.manager.session_store.load(SESSION) is None
+    assert not world.manager.session_store._file(SESSION).exists()
+
+
 async def test_c30_a_session_deleted_while_its_tools_are_fetched_stays_deleted(lab: Lab) -> None:
     world = lab.world(reply(call("send", "k1")))
     engine = world.manager.get_engine(SESSION)

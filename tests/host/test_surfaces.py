@@ -155,11 +155,24 @@ async def test_only_the_owner_in_the_bound_channel_may_click(
     assert row(manager).undecided
 
 
-async def test_not_sure_in_the_chat_leaves_it_open_and_says_what_counts(manager: Any) -> None:
+@pytest.mark.parametrize(
+    ("word", "told"), [("approve", review.HINT), ("Not sure: keep it open", review.KEPT)]
+)
+async def test_what_settles_nothing_in_the_chat_leaves_it_open_and_says_so(
+    manager: Any, word: str, told: str
+) -> None:
     item = recovery_item(manager)
-    await manager._on_interaction(Click(_value(item, "approve")))
+    await manager._on_interaction(Click(_value(item, word)))
     assert item.state == "pending"
-    assert manager.gateway.said == [("slack:C1", review.HINT)]
+    assert manager.gateway.said == [("slack:C1", told)]
+
+
+def test_what_a_listing_is_shown_never_becomes_an_engine(manager: Any) -> None:
+    """Also where both happen in one place: the listing's knowledge ends there."""
+    assert manager.delete_session(SESSION)["ok"]
+    manager.inbox.list(state="pending", visibility="inbox")
+    engine = manager.get_engine(SESSION)
+    assert [m for m in engine.messages if m["role"] != "system"] == []
 
 
 @pytest.mark.parametrize("word", ["approve", "yes", "deny", "no", "ok", "👍", "it happened", ""])
