@@ -48,6 +48,7 @@ class Ticket:
     snapshot: Snapshot | None = None
     failed: bool = False
     withdrawn: bool = False
+    turn: int = 0
 
     @property
     def attempt(self) -> int:
@@ -73,6 +74,7 @@ class Binding:
     halted: bool = False
     dead: bool = False
     cut_short: bool = False
+    turn: int = 0
     repeat: Execution | None = None
     cut_off: list[Execution] = field(default_factory=list)
     asking_tool: str = ""
@@ -95,6 +97,7 @@ class Binding:
 
     def begin_turn(self) -> None:
         """Forget what concerned the turn before."""
+        self.turn += 1
         self.halted = self.cut_short = False
         self.blocked = ""
         self.withdraw()
@@ -241,7 +244,17 @@ class Binding:
         external = protection(
             call.name, getattr(spec, "metadata", None), getattr(spec, "func", None)
         ).external
-        return Ticket(call.name, self.intent(call), authority, external, retry)
+        intent = self.intent(call)
+        return Ticket(call.name, intent, authority, external, retry, turn=self.turn)
+
+    def outlived(self, turn: int) -> bool:
+        """Say whether a call's outcome comes after the turn that made it.
+
+        Args:
+            turn: the binding's turn when the call was made.
+        """
+        held = self.runtime.owner.holds(self.session_id)
+        return turn != self.turn or self.cut_short or not held
 
     def authority(self, call: Any, *, asked: bool) -> Authority:
         """Return what allowed a call that the engine has just let through."""

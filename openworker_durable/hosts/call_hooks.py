@@ -112,10 +112,10 @@ class CallHooks:
                     yield item
                 return
             asked = False
-            before = engine.approver
+            before = ours = engine.approver
             with _Asking(binding, tool_call) as must_ask:
                 if must_ask:
-                    engine.approver = _insist(binding, before)
+                    ours = engine.approver = _insist(binding, before)
                 try:
                     async for item in host(engine, tool_call):
                         asked = asked or _is_prompt(item)
@@ -123,7 +123,8 @@ class CallHooks:
                             _admit_call(binding, tool_call, asked=asked)
                         yield item
                 finally:
-                    engine.approver = before
+                    if engine.approver is ours:  # else a window took it over meanwhile
+                        engine.approver = before
 
         return _authorize
 
@@ -394,7 +395,7 @@ def _finish(binding: Binding, ticket: Ticket, result: Any, status: str) -> tuple
     detail = type(ticket.raised).__name__ if ticket.raised else ""
     guard.finish(ticket.handle, Outcome(state=state, reason=reason, snapshot=shot, detail=detail))
     ticket.snapshot, ticket.failed = shot, state is State.FAILED
-    _tell_if_outlived(binding)
+    _tell_if_outlived(binding, ticket)
     return result, status
 
 
@@ -404,12 +405,12 @@ def _finish_raised(binding: Binding, ticket: Ticket, raised: BaseException) -> N
         return
     outcome = Outcome(state=State.UNKNOWN, reason=Reason.AMBIGUOUS, detail=type(raised).__name__)
     binding.runtime.guard.finish(ticket.handle, outcome)
-    _tell_if_outlived(binding)
+    _tell_if_outlived(binding, ticket)
 
 
-def _tell_if_outlived(binding: Binding) -> None:
+def _tell_if_outlived(binding: Binding, ticket: Ticket) -> None:
     """When the turn that made the call is gone, its outcome is taken up now."""
-    if binding.cut_short or not binding.runtime.owner.holds(binding.session_id):
+    if binding.outlived(ticket.turn):
         binding.runtime.turn_ended(binding.session_id)
 
 

@@ -52,6 +52,7 @@ class Gate:
         self.failed = False
         self.retry = False
         self._value: Any = None
+        self._turn = binding.turn
         self.detail = self.warning = ""
         self.repeats: Execution | None = None
         self._ended = self._left = self._told = self._recorded = False
@@ -186,7 +187,7 @@ class Gate:
         binding = self.binding
         binding.runtime.guard.finish(self.handle, outcome)
         self.snapshot = shot
-        if self._left or not binding.runtime.owner.holds(binding.session_id):
+        if self._left or binding.outlived(self._turn):
             binding.runtime.turn_ended(binding.session_id)
 
 

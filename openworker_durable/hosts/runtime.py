@@ -81,6 +81,7 @@ class Runtime(Watching):
         self._elsewhere: set[str] = set()
         self._again: set[str] = set()
         self._looking: set[str] = set()
+        self._missed: set[str] = set()
         self.torn: set[str] = set()
         self.deleted: set[str] = set()
         self.last_sweep: dict[str, int] = {}
@@ -213,6 +214,9 @@ class Runtime(Watching):
                 yield
             finally:
                 self._looking.discard(session_id)
+        if session_id in self._missed:  # what came while we looked may not have been seen
+            self._missed.discard(session_id)
+            self.turn_ended(session_id)
 
     @contextlib.contextmanager
     def writing(self, session_id: str) -> Iterator[bool]:
@@ -221,6 +225,9 @@ class Runtime(Watching):
         Not while another process drives the session, and not from an engine that has not seen
         what another process saved: that engine reads the thread again instead.
         """
+        if session_id in self.deleted:
+            yield False
+            return
         if self.owner.holds(session_id):
             yield True
             return
@@ -231,7 +238,7 @@ class Runtime(Watching):
             yield False
             return
         with hold:
-            yield session_id not in self.deleted and not self._took_over(session_id)
+            yield not self._took_over(session_id)
 
     def _took_over(self, session_id: str) -> bool:
         """Read the thread again when another process wrote it; true when that was so."""
@@ -338,6 +345,9 @@ class Runtime(Watching):
         What cannot be looked at now (held, unreadable, ledger down) is looked at again.
         """
         manager = self.manager
+        if session_id in self._looking:
+            self._missed.add(session_id)
+            return False
         if manager is None or manager.is_running(session_id):
             return False
         if not self._anything_waits(session_id):
