@@ -99,6 +99,14 @@ def same_occurrence(occurrence: str, session_id: str) -> Query[Execution]:
     )
 
 
+def occurrence_since(task_id: str, session_id: str, since: float) -> Query[str]:
+    """The first occurrence of a task that other sessions have executed anything for since."""
+    values = {
+        "first": f"{task_id}@", "last": f"{task_id}A", "session_id": session_id, "since": since,
+    }  # fmt: skip
+    return Query("occurrence_since", values, lambda r: str(r["occurrence"]))
+
+
 def occurrence_of(session_id: str) -> Query[str]:
     """The occurrence that a session's executions carry, if any does."""
     return Query("occurrence_of", {"session_id": session_id}, lambda r: str(r["occurrence"]))

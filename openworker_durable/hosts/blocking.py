@@ -30,6 +30,13 @@ HANDLERS = {
 }
 """The engine's handlers of gates, and the attribute whose absence makes one unavailable."""
 
+EFFECTS: dict[str, dict[str, Any]] = {
+    "create_team": {"approved": False},
+    "board_create_items": {"approved": False},
+    "promote_workspace": {"ok": False},
+}
+"""What gates do, and what a refusal of each looks like: refused too, should a handler be new."""
+
 _LOADED_FIRST = ("registry", "engine", "manager")
 
 
@@ -67,17 +74,41 @@ def block(names: HostNames, patches: Patches, why: str) -> list[str]:
                 if method == METHODS[0]:
                     break
     if done:
-        _block_gates(names, patches)
+        _block_gates(names, patches, why)
     return done
 
 
-def _block_gates(names: HostNames, patches: Patches) -> None:
+def _block_gates(names: HostNames, patches: Patches, why: str) -> None:
     """Let gates, which never reach a registry, answer in the host's words that nobody can agree."""
     with contextlib.suppress(Exception):  # a host's modules may raise anything
+        manager = names.load("manager")
+        for effect, refused in EFFECTS.items():
+            if callable(getattr(manager, effect, None)):
+                patches.wrap(manager, effect, _answering({**refused, "error": why}))
+    with contextlib.suppress(Exception):
+        patches.wrap(names.load("toolchain"), "install", _raising(why))
+    with contextlib.suppress(Exception):
         engine = names.load("engine")
         for handler, attribute in HANDLERS.items():
             if inspect.isasyncgenfunction(getattr(engine, handler, None)):
                 patches.wrap(engine, handler, _without(attribute))
+
+
+def _answering(answer: dict[str, Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def make(host: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, **kwargs: dict(answer)
+
+    return make
+
+
+def _raising(why: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def make(host: Callable[..., Any]) -> Callable[..., Any]:
+        def install(*args: Any, **kwargs: Any) -> Any:
+            raise ToolsBlocked(why)
+
+        return install
+
+    return make
 
 
 def _without(attribute: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

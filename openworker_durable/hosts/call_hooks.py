@@ -32,6 +32,7 @@ from ..snapshot import encode
 from ..states import AuthorityKind, Reason, State
 from .binding import Binding, Ticket
 from .gate_hooks import run_gate_again
+from .items import close
 from .patching import Patches
 from .watching import binding_of
 
@@ -441,7 +442,9 @@ async def run_again(
     _result, status = await asyncio.to_thread(engine._execute_sync, call)
     binding.blocked = was_blocked
     binding.halted = False
-    if not ticket.attempt:
+    if ticket.attempt:
+        _close_notice(binding, row)
+    else:
         why = type(ticket.refusal).__name__ if ticket.refusal else "its tool refused it"
         _note_not_run(binding, row, why)
     yield emit("tool_finished", name=call.name, status=status)
@@ -457,6 +460,17 @@ async def _run_gate_again(
     yield emit("tool_finished", name=call.name, status="error" if gate.failed else "ok")
 
 
+def _close_notice(binding: Binding, row: Execution) -> None:
+    """It has run: nothing waits any more."""
+    item = binding.manager.inbox.for_tool_call(binding.session_id, _notice_key(row))
+    if item is not None and item.state == "pending":
+        close(binding.manager.inbox, item, "it has run")
+
+
+def _notice_key(row: Execution) -> str:
+    return f"recovery:{row.execution_id}:{row.attempt}:waits"
+
+
 def _note_not_run(binding: Binding, row: Execution, why: str) -> None:
     """A retry that never started stays decided; the person is told, and it is tried later."""
     binding.unrunnable.add(row.key)
@@ -468,5 +482,5 @@ def _note_not_run(binding: Binding, row: Execution, why: str) -> None:
             f"`{row.tool_name}` could not be run again yet",
             body=f"{why}. It is tried again the next time this session runs.\n{row.preview}",
             data={thread.MARK: {"notice": True}},
-            tool_call_id=f"recovery:{row.execution_id}:{row.attempt}:waits",
+            tool_call_id=_notice_key(row),
         )

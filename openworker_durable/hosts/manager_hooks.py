@@ -77,8 +77,11 @@ class ManagerHooks:
                 manager._engines.setdefault(session_id, runtime.opening.parked[session_id])
             if runtime is not None and session_id not in manager._engines:
                 runtime.mend(manager, session_id)
+            known = session_id in manager._engines
             engine = host(manager, session_id, *args, **kwargs)
             if runtime is not None and engine is not None:
+                if not known:
+                    _fill(manager, engine, session_id)
                 binding = bind(runtime, manager, engine, session_id)
                 binding.occurrence = binding.occurrence or _occurrence(runtime, manager, session_id)
             return engine
@@ -151,7 +154,7 @@ class ManagerHooks:
                 except LedgerError as exc:
                     log.warning("session %s: its tombstone comes later (%s)", session_id, exc)
                     runtime.ledger.defer(verbs.tombstone, session_id, runtime.clock())
-                    runtime.look_again(session_id)
+                    runtime.ask_without_retry(session_id)
             return done
 
         return delete_session
@@ -184,6 +187,20 @@ class ManagerHooks:
         return aclose
 
 
+def _fill(manager: Any, engine: Any, session_id: str) -> None:
+    """Give an engine its saved thread where the host's index has lost the row that leads to it.
+
+    The index may come late, or not at all after a kill; an empty engine would overwrite the file.
+    """
+    store = manager.session_store
+    if any(m.get("role") != "system" for m in engine.messages):
+        return
+    with contextlib.suppress(OSError, ValueError):
+        saved = store._read_jsonl(session_id) or []
+        if len(saved) > len(engine.messages):
+            engine.messages[:] = saved
+
+
 def _withdraw(engine: Any) -> None:
     """What was allowed in an engine that is gone, and has not started, is taken back."""
     binding = getattr(engine, "_durable", None)
@@ -199,7 +216,7 @@ def _occurrence(runtime: Runtime, manager: Any, session_id: str) -> str:
         known = runtime.ledger.first(rows.occurrence_of(session_id))
         if known:
             return known
-    return occurrence_of_run(manager, session_id)
+    return occurrence_of_run(manager, session_id, runtime.ledger)
 
 
 def bind(runtime: Runtime, manager: Any, engine: Any, session_id: str) -> Binding:

@@ -28,6 +28,7 @@ class Opening:
         self.manager = manager
         self.patience = patience
         self._connecting: set[asyncio.Future[Any]] = set()
+        self._stuck: set[asyncio.Future[Any]] = set()
         self.parked: dict[str, Any] = {}
         self.deletions: dict[str, int] = {}
         self._opening: dict[str, asyncio.Future[None]] = {}
@@ -99,23 +100,27 @@ class Opening:
         try:
             manager._engines.pop(session_id, None)
             return await self._tools(session_id, str(getattr(engine, "agent_name", "code")))
-        except Exception as exc:
-            log.warning("session %s: no tools (%s)", session_id, type(exc).__name__)
-            return []
         finally:
             if self.parked.pop(session_id, None) is not None:  # not deleted meanwhile
                 manager._engines[session_id] = engine
 
     async def _tools(self, session_id: str, agent: str) -> list[Any]:
         """Connect, for a while: a server that never answers must not hold the session for ever."""
+        if any(not task.done() for task in self._stuck):
+            return []  # it still does not answer; nobody waits for it a second time
         task = asyncio.ensure_future(self.manager.prepare_mcp_tools(session_id, agent=agent))
         self._connecting.add(task)
         task.add_done_callback(self._connected)
         await asyncio.wait({task}, timeout=self.patience)
         if not task.done():  # left alone: cancelling it could leave half a connection behind
             log.warning("session %s: its MCP servers do not answer; it goes on", session_id)
+            self._stuck = {task}
             return []
-        return list(task.result() or [])
+        try:
+            return list(task.result() or [])
+        except Exception as exc:  # settings that cannot be read, for one
+            log.warning("session %s: no MCP tools (%s)", session_id, type(exc).__name__)
+            return []
 
     def _connected(self, task: asyncio.Future[Any]) -> None:
         self._connecting.discard(task)

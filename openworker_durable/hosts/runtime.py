@@ -82,6 +82,7 @@ class Runtime(Watching):
         self._again: set[str] = set()
         self._looking: set[str] = set()
         self._missed: set[str] = set()
+        self.saving = threading.RLock()
         self.torn: set[str] = set()
         self.deleted: set[str] = set()
         self.last_sweep: dict[str, int] = {}
@@ -282,10 +283,6 @@ class Runtime(Watching):
             binding = binding_of(engine)
             if binding is not None:
                 binding.dead = True
-
-    def look_again(self, session_id: str) -> None:
-        """Have the watch look at a session until that has succeeded."""
-        self._again.add(session_id)
 
     def let_live(self, session_id: str) -> None:
         """The host would not delete it: it goes on as if nothing had been asked."""

@@ -183,7 +183,8 @@ class StoreHooks:
             if runtime is None:
                 host(store, record)
                 return
-            with runtime.writing(record.session_id) as allowed:
+            # What is counted after a save must be what that save wrote, in whatever thread.
+            with runtime.saving, runtime.writing(record.session_id) as allowed:
                 if allowed:
                     _save_whole(runtime, store, record, host)
 

@@ -117,6 +117,12 @@ SELECT @columns@ FROM tool_executions
 WHERE occurrence = :occurrence AND occurrence <> '' AND session_id <> :session_id
   AND superseded = 0 ORDER BY dispatched_at, attempt LIMIT 20;
 
+-- name: occurrence_since
+SELECT occurrence FROM tool_executions
+WHERE occurrence >= :first AND occurrence < :last AND occurrence <> ''
+  AND session_id <> :session_id AND dispatched_at >= :since
+ORDER BY dispatched_at LIMIT 1;
+
 -- name: occurrence_of
 SELECT occurrence FROM tool_executions
 WHERE session_id = :session_id AND occurrence <> '' ORDER BY dispatched_at LIMIT 1;

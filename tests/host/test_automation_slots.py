@@ -11,6 +11,7 @@ from openworker_durable.hosts.driving_hooks import WAITS
 from openworker_durable.hosts.reference.automation import ScheduledTask
 from openworker_durable.hosts.reference.inbox import InboxItem
 from openworker_durable.hosts.reference.providers import AssistantTurn
+from openworker_durable.hosts.slots import occurrence_of_run
 from openworker_durable.models import Execution
 from tests.host.harness import Lab, World, call, reply
 
@@ -126,17 +127,50 @@ async def test_the_cut_off_run_asks_as_well_when_it_goes_on_after_its_slot_was_r
     await world.manager.scheduler.settle()
 
 
+def _of(world: World, session_id: str) -> str:
+    return occurrence_of_run(world.manager, session_id, world.runtime.ledger)
+
+
+async def test_a_prompt_of_a_cut_off_run_answered_after_its_slot_was_done_still_asks(
+    lab: Lab,
+) -> None:
+    """Killed at its first prompt it left no row; the catch-up has done the slot meanwhile."""
+    first = lab.world(reply(call("pay", "k0", what="fee")), SEND, DONE)
+    task = _task(lab, first, "send")
+    copies = lab.copies_at(first, "*")
+    run = asyncio.ensure_future(first.manager._run_scheduled_task(task, "schedule"))
+    await first.until(lambda: _prompts(first))
+    copy = first.copy("prompted")
+    lab.hook = None
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
+    del copies
+    world = lab.reopened(copy, SEND, DONE)  # the catch-up's model goes straight to the report
+    old = _prompts(world)[0]
+    await world.manager.start_gateway()
+    await world.manager.scheduler.settle()
+    assert lab.outside.count("send") == 1
+    world.provider = type(world.provider).by_progress([SEND, SEND, DONE])
+    world.manager.provider = world.provider
+    waiting = [i for i in _prompts(world) if i.session_id == old.session_id]
+    answered = asyncio.ensure_future(world.manager.resolve_inbox(waiting[0].id, "deny"))
+    asked = await world.until(lambda: [i for i in _prompts(world) if i.data["tool"] == "send"])
+    assert "already ran" in asked[0].body
+    assert lab.outside.count("send") == 1
+    await world.manager.resolve_inbox(asked[0].id, "deny")
+    await answered
+
+
 async def test_a_run_by_hand_is_no_slot(lab: Lab) -> None:
     from openworker_durable.hosts.reference.automation import TaskRun
-    from openworker_durable.hosts.slots import occurrence_of_run
 
     world = lab.world()
     task = _task(lab, world)
     by_hand = world.manager.task_store.add_run(TaskRun(task.id, trigger="manual"))
     by_clock = world.manager.task_store.add_run(TaskRun(task.id, trigger="catchup"))
-    assert occurrence_of_run(world.manager, by_hand.session_id) == f"{task.id}@{by_hand.session_id}"
-    assert occurrence_of_run(world.manager, by_clock.session_id) == f"{task.id}@1.0"
-    assert occurrence_of_run(world.manager, "s1") == ""
+    assert _of(world, by_hand.session_id) == f"{task.id}@{by_hand.session_id}"
+    assert _of(world, by_clock.session_id) == f"{task.id}@1.0"
+    assert _of(world, "s1") == ""
 
 
 async def test_a_run_that_halted_is_not_reported_as_done(lab: Lab) -> None:

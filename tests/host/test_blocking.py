@@ -15,6 +15,7 @@ from openworker_durable import install, uninstall
 from openworker_durable.hosts.blocking import ToolsBlocked, block, reason
 from openworker_durable.hosts.names import REFERENCE
 from openworker_durable.hosts.patching import Patches
+from openworker_durable.hosts.reference import toolchain
 from openworker_durable.hosts.reference.engine import TurnEngine
 from openworker_durable.hosts.reference.manager import SessionManager
 from openworker_durable.hosts.reference.providers import AssistantTurn, ScriptedProvider, ToolCall
@@ -59,6 +60,23 @@ async def test_a_turn_on_a_blocked_host(tmp_path: Path, monkeypatch: pytest.Monk
     uninstall(names=REFERENCE)
     assert engine.registry.execute("send", {"what": "z"})["ok"]
     await manager.aclose()
+
+
+def test_a_gates_effect_is_refused_whatever_its_handler_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = SessionManager(data_dir=tmp_path, provider=ScriptedProvider([]))
+    monkeypatch.delattr(TurnEngine, "retry")
+    assert install(names=REFERENCE).blocked
+    for answer in (
+        manager.create_team("s1", [{"persona": "tester"}]),
+        manager.board_create_items("s1", [{"title": "t"}]),
+        manager.promote_workspace("s1", str(tmp_path)),
+    ):
+        assert "engine.retry: not found" in answer["error"]
+    with pytest.raises(ToolsBlocked):
+        toolchain.install("scanner")
+    assert not (tmp_path / "teams.jsonl").exists()
 
 
 @pytest.mark.parametrize("which", ["decode", "item", "events", "event_type", "compaction"])

@@ -63,6 +63,24 @@ async def test_the_engine_that_was_replaced_reads_what_the_new_one_saved(lab: La
     world.valid()
 
 
+async def test_g14_a_conversation_whose_index_row_was_lost_is_not_overwritten(lab: Lab) -> None:
+    world = lab.world(reply(call("send", "k1", what="a")), AssistantTurn(text="ok"))
+    lab.outside.raises["send"] = TimeoutError("no answer")
+    await world.say("please send it", "send")
+    again = world.crash()
+    store = again.manager.session_store
+    with store._lock:
+        store._conn.execute("DELETE FROM sessions")
+        store._conn.commit()
+    await again.restart()
+    assert await again.decide("send", "retry")
+    await again.until(lambda: lab.outside.count("send") == 2)
+    await again.quiet()
+    assert again.saved()[0]["content"] == "please send it"
+    assert again.states() == ["unknown", "succeeded"]
+    again.valid()
+
+
 async def test_detached_nothing_of_ours_is_left_on_the_hosts_objects(lab: Lab) -> None:
     world = lab.world(AssistantTurn(text="ok"))
     await world.manager.deliver_to_session(SESSION, "hello")

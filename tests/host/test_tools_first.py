@@ -239,6 +239,20 @@ async def test_c31_a_server_that_never_answers_does_not_hold_the_session(lives: 
     lives.server.gate.set()
 
 
+async def test_c31_settings_that_cannot_be_read_do_not_swallow_an_approval(lives: Lives) -> None:
+    manager = await lives.killed_at_the_prompt()
+
+    async def broken(session_id: str, **_: Any) -> list[Any]:
+        raise TypeError("args must be a list")
+
+    connect, manager.prepare_mcp_tools = manager.prepare_mcp_tools, broken
+    await manager.resolve_inbox(prompts(manager)[0].id, "allow")
+    assert said(manager, f"{NAME} cannot be reached")
+    manager.prepare_mcp_tools = connect
+    await manager._durable_runtime.drive(SESSION)
+    assert lives.server.sent == ["ann"]
+
+
 async def test_whoever_opens_a_session_while_its_tools_are_fetched_gets_the_same_engine(
     lives: Lives,
 ) -> None:
