@@ -225,7 +225,10 @@ def run_(
 @app.command()
 def wrapper(
     path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="The file to write; replaced if it is there.")
+        Path,
+        typer.Argument(
+            metavar="PATH", help="The file to write; an earlier wrapper there is replaced."
+        ),
     ],
 ) -> None:
     """Write a program for COWORKER_SERVER_BIN: the desktop app's server with the record."""

@@ -7,6 +7,7 @@ as its script would call it. Also writes the wrapper that the desktop app can st
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib.metadata
 import importlib.util
 import os
@@ -180,6 +181,10 @@ def server() -> None:
 
 
 # -- the desktop app's wrapper
+WRITTEN_BY = "Written by `openworker-durable wrapper`"
+"""How a wrapper of ours is told from any other file."""
+
+
 def write_wrapper(path: Path, *, python: str = sys.executable, windows: bool | None = None) -> Path:
     """Write a program that starts the server with the record attached, for the desktop app.
 
@@ -192,13 +197,16 @@ def write_wrapper(path: Path, *, python: str = sys.executable, windows: bool | N
         the file written.
 
     Raises:
-        OSError: it could not be written; the old one still stands.
+        OSError: it could not be written; the old one still stands. A file that is no wrapper of
+            ours is not written over.
     """
     windows = sys.platform == "win32" if windows is None else windows
     if windows and path.suffix.lower() not in (".cmd", ".bat"):
         path = path.with_name(path.name + ".cmd")
     text = windows_text(python) if windows else posix_text(python)
     path = path.absolute()
+    if path.exists() and (path.is_dir() or WRITTEN_BY.encode() not in path.read_bytes()):
+        raise FileExistsError(errno.EEXIST, "something else is there", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     beside.write_bytes(text.encode("utf-8", "surrogateescape"))

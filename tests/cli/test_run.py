@@ -80,6 +80,14 @@ def test_a_wrapper_that_cannot_be_written(tmp_path: Path) -> None:
     assert "cannot be written" in result.stderr
 
 
+def test_a_wrapper_is_written_over_and_nothing_else_is(tmp_path: Path) -> None:
+    ours, other = tmp_path / "serve", tmp_path / "notes.txt"
+    assert run("wrapper", ours).exit_code == run("wrapper", ours).exit_code == 0
+    other.write_text("precious")
+    assert run("wrapper", other).exit_code == 1
+    assert other.read_text() == "precious"
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="the wrapper for Windows is no sh script")
 def test_the_wrapper_passes_every_argument_and_the_status(tmp_path: Path) -> None:
     seen = tmp_path / 'it\'s "here" $HOME'
