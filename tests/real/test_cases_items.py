@@ -316,7 +316,8 @@ def test_c31_without_its_server_an_approved_call_stays_open(real: Real) -> None:
     real.killed(_mcp_killed, place="approved")
     facts = real.run(_mcp_after, connects=False)
     assert real.effects() == []
-    assert [m["role"] for m in facts["messages"]] == ["user", "assistant"]
+    assert [m["role"] for m in facts["messages"]] == ["user", "assistant", "notice"]
+    assert "mcp__box__post cannot be reached" in facts["messages"][-1]["text"]
     later = real.run(_mcp_after, connects=True)
     assert real.effects() == ["mcp__box__post a"]
     assert later["faults"] == []
