@@ -30,6 +30,7 @@ from openworker_durable.hosts.reference.tools import ToolMetadata
 from openworker_durable.hosts.runtime import Runtime
 from openworker_durable.models import Execution
 from openworker_durable.rows import all_rows
+from tests.waiting import calm, until
 
 WRITE = ToolMetadata(category="mail", risk_level="high", requires_approval=True)
 READ = ToolMetadata(category="search", risk_level="low", requires_approval=False)
@@ -110,23 +111,15 @@ class World:
         return task
 
     async def until(self, condition: Callable[[], Any], what: str = "") -> Any:
-        for _ in range(4000):
-            value = condition()
-            if value:
-                return value
-            await asyncio.sleep(0.002)
-        raise AssertionError(f"never came: {what or condition}")
+        return await until(condition, what)
+
+    def busy(self) -> Any:
+        """Return what runs: turns, and background recovery."""
+        return self.manager._running_sessions or self.runtime._tasks
 
     async def quiet(self) -> None:
         """Wait until nothing runs: no turn, no background recovery."""
-        calm = 0
-        for _ in range(8000):
-            busy = self.manager._running_sessions or self.runtime._tasks
-            calm = 0 if busy else calm + 1
-            if calm > 4:
-                return
-            await asyncio.sleep(0.001)
-        raise AssertionError("never quiet")
+        await calm(self.busy)
 
     async def prompt(self, name: str) -> InboxItem:
         def found() -> InboxItem | None:
@@ -167,16 +160,7 @@ class World:
 
     async def quiet_or_prompting(self) -> None:
         """Wait until nothing runs, or a prompt waits for the person."""
-        calm = 0
-        for _ in range(8000):
-            busy = self.manager._running_sessions or self.runtime._tasks
-            if self.manager.inbox.pending(SESSION):
-                return
-            calm = 0 if busy else calm + 1
-            if calm > 4:
-                return
-            await asyncio.sleep(0.001)
-        raise AssertionError("never quiet")
+        await calm(self.busy, unless=lambda: self.manager.inbox.pending(SESSION))
 
     async def answer_prompt(self, item: InboxItem, word: str = "allow") -> None:
         """Answer a prompt without waiting for the turn that goes on with it."""
@@ -190,8 +174,9 @@ class World:
 
     async def resume_in_background(self) -> None:
         """Resume without waiting for the turn's end."""
-        self.tasks.append(asyncio.ensure_future(self.runtime.drive(SESSION)))
-        await asyncio.sleep(0.005)
+        task = asyncio.ensure_future(self.runtime.drive(SESSION))
+        self.tasks.append(task)
+        await self.until(lambda: task.done() or self.manager.is_running(SESSION), "its beginning")
 
     # -- looking
     def rows(self, tool: str | None = None) -> list[Execution]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -95,14 +94,6 @@ class Stores:
 def asides(folder: Path) -> list[Path]:
     """Return the files with bytes kept aside."""
     return sorted(folder.glob("*.unreadable-*"))
-
-
-async def until(condition: Callable[[], Any], what: str) -> None:
-    for _ in range(4000):
-        if condition():
-            return
-        await asyncio.sleep(0.002)
-    raise AssertionError(f"never came: {what}")
 
 
 @pytest.fixture(params=HOSTS)

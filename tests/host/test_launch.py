@@ -42,9 +42,8 @@ def end(words):
     if words[:1] == ["interrupt"]:
         raise KeyboardInterrupt
     if words[:1] == ["wait"]:
-        import time
-        while True:
-            time.sleep(0.05)
+        import threading
+        threading.Event().wait()
     return None
 
 if __name__ == "__main__":

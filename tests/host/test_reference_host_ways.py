@@ -19,6 +19,7 @@ from openworker_durable.hosts.reference.providers import (
     ToolCall,
 )
 from tests.host.surfaces import Chat, Click, Line, Source
+from tests.waiting import until
 
 TEAM = ToolCall("g1", "propose_team", {"members": [{"persona": "tester"}]})
 YES = json.dumps({"approved": True})
@@ -31,12 +32,7 @@ def _manager(folder: Path, *calls: ToolCall, **more: Any) -> SessionManager:
 
 
 async def _prompt(manager: SessionManager) -> Any:
-    for _ in range(2000):
-        pending = manager.inbox.pending("s1")
-        if pending:
-            return pending[0]
-        await asyncio.sleep(0.002)
-    raise AssertionError("never asked")
+    return (await until(lambda: manager.inbox.pending("s1"), "a prompt"))[0]
 
 
 async def _agreed(manager: SessionManager) -> None:

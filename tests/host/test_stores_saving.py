@@ -19,7 +19,8 @@ from openworker_durable.hosts.reference.providers import AssistantTurn
 from openworker_durable.ledger import Ledger
 from tests.contract.kit import audits, locked
 from tests.host.harness import Lab, call, reply
-from tests.host.stores_kit import SESSION, Stores, stores, until
+from tests.host.stores_kit import SESSION, Stores, stores
+from tests.waiting import until
 
 __all__ = ["stores"]
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from openworker_durable.hosts.names import REFERENCE
 from openworker_durable.hosts.openworker import OPENWORKER
 from openworker_durable.states import Decision
 from tests.host.surfaces import SESSION, Click, Line, Source, halted, recovery_item, row
+from tests.waiting import until
 
 HOSTS = {"reference": REFERENCE, "openworker": OPENWORKER}
 
@@ -37,14 +37,6 @@ async def manager(
     made._durable_runtime.mirror_waiting()
     await made.aclose()
     attachment.detach()
-
-
-async def _until(condition: Callable[[], Any]) -> None:
-    for _ in range(2000):
-        if condition():
-            return
-        await asyncio.sleep(0.002)
-    raise AssertionError("never came")
 
 
 def _value(item: Any, word: str) -> str:
@@ -111,7 +103,7 @@ async def test_an_open_window_sees_the_decision_and_that_the_turn_ended(manager:
 
     manager.register_session_client(SESSION, window)
     await manager.resolve_inbox(recovery_item(manager).id, "happened")
-    await _until(lambda: any(m["type"] == "turn_done" for m in told))
+    await until(lambda: any(m["type"] == "turn_done" for m in told))
     assert "(resumed)" not in json.dumps(told), "nobody typed that"
     cards = [m["data"]["source"]["text"] for m in told if "source" in m["data"]]
     assert cards == ["Settled: send_mail happened."]
@@ -124,7 +116,7 @@ async def test_an_open_window_sees_the_decision_and_that_the_turn_ended(manager:
 async def test_what_the_sweep_raised_is_mirrored_once_the_gateway_is_up(manager: Any) -> None:
     assert manager.gateway.buttons == []
     manager._durable_runtime.mirror_waiting()
-    await _until(lambda: manager.gateway.buttons)
+    await until(lambda: manager.gateway.buttons)
     target, text, buttons = manager.gateway.buttons[0]
     assert target == "slack:C1"
     assert "Did send_mail happen?" in text
@@ -141,7 +133,7 @@ async def test_a_button_in_the_chat_decides(manager: Any) -> None:
     assert row(manager).decision is Decision.HAPPENED
     assert row(manager).decided_by == "inbox"
     assert manager.gateway.updates, "the buttons give way to the outcome"
-    await _until(lambda: any(m.get("content") == "done" for m in manager.session_messages(SESSION)))
+    await until(lambda: any(m.get("content") == "done" for m in manager.session_messages(SESSION)))
 
 
 @pytest.mark.parametrize("click", [{"user_id": "U2"}, {"chat_id": "C2"}, {"user_id": ""}])
@@ -181,7 +173,7 @@ async def test_c19_a_bare_word_in_a_reply_leaves_it_open_with_a_hint(
 ) -> None:
     item = recovery_item(manager)
     assert manager._resolve_inbox_reply(Line(f"{word} [ow:{item.id}]")) is True
-    await _until(lambda: manager.gateway.said)
+    await until(lambda: manager.gateway.said)
     assert manager.gateway.said == [("slack:C1", review.HINT)]
     assert item.state == "pending"
     assert row(manager).undecided
@@ -193,7 +185,7 @@ async def test_a_decision_in_a_reply_settles_it_and_resumes_the_session(
 ) -> None:
     item = recovery_item(manager)
     assert manager._resolve_inbox_reply(Line(f"{word} [ow:{item.id}]")) is True
-    await _until(lambda: any(m.get("content") == "done" for m in manager.session_messages(SESSION)))
+    await until(lambda: any(m.get("content") == "done" for m in manager.session_messages(SESSION)))
     assert row(manager).decision is Decision.HAPPENED
 
 
@@ -201,7 +193,7 @@ async def test_a_reply_of_somebody_else_does_not_count(manager: Any) -> None:
     item = recovery_item(manager)
     line = Line(f"happened [ow:{item.id}]", Source(user_id="U2"))
     assert manager._resolve_inbox_reply(line) is True
-    await _until(lambda: not manager._durable_runtime._tasks)
+    await until(lambda: not manager._durable_runtime._tasks)
     assert row(manager).undecided
     assert item.state == "pending"
 

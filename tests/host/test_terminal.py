@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import json
 import os
@@ -32,6 +31,7 @@ from openworker_durable.hosts.terminal import SEAMS_TERMINAL, check_all
 from openworker_durable.owner import ServerLock
 from openworker_durable.states import Decision, State
 from tests.host.harness import Outside, call, reply
+from tests.waiting import until
 
 DONE = AssistantTurn(text="done", finish_reason="stop")
 SESSION = "tui1"
@@ -255,11 +255,7 @@ async def test_a_decision_that_comes_as_a_turn_ends_is_taken_up(terminal: Termin
     [row] = ledger.known(rows.all_rows())
     ledger.run(verbs.decide, row.execution_id, 1, Decision.HAPPENED, "test", "", 1.0)
     app._persist_session()
-    for _ in range(2000):
-        if app.engine.messages[-1].get("content") == "done":
-            break
-        await asyncio.sleep(0.005)
-    assert app.engine.messages[-1]["content"] == "done"
+    await until(lambda: app.engine.messages[-1].get("content") == "done", "the turn goes on")
     assert app.rendered[-1] == "turn_end"
     assert terminal.outside.count("send") == 1
 

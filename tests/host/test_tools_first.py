@@ -19,6 +19,7 @@ from openworker_durable.hosts.openworker import OPENWORKER
 from openworker_durable.rows import all_rows
 from openworker_durable.thread import pairing_faults
 from tests.host.surfaces import SESSION, provider
+from tests.waiting import until
 
 HOSTS = {"reference": REFERENCE, "openworker": OPENWORKER}
 NAME = "mcp__mail__send"
@@ -143,14 +144,6 @@ def said(manager: Any, text: str) -> bool:
 def thread(manager: Any) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = manager.session_messages(SESSION)
     return messages
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    for _ in range(3000):
-        if condition():
-            return
-        await asyncio.sleep(0.002)
-    raise AssertionError("never came")
 
 
 async def test_c31_an_approved_call_is_run_with_its_server_connected_first(lives: Lives) -> None:

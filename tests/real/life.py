@@ -28,6 +28,7 @@ from openworker_durable import rows
 from openworker_durable.hosts.attach import attach
 from openworker_durable.hosts.openworker import OPENWORKER
 from tests.real.script import Script, pairing
+from tests.waiting import calm, until
 
 SESSION = "s1"
 TOOLS = ("send", "pay", "delete")
@@ -279,7 +280,7 @@ class Life:
             for item in self.approvals():
                 self.later(self.manager.resolve_inbox(item.id, word))
                 await self.until(functools.partial(_resolved, item), "answered")
-            await asyncio.sleep(0.003)
+            await until(self.approvals, "another prompt", bound=3600)
 
     def approvals(self, session: str = SESSION) -> list[Any]:
         """Return the approvals that wait."""
@@ -306,22 +307,11 @@ class Life:
         Raises:
             AssertionError: it never was, within ten seconds or so.
         """
-        for _ in range(4000):
-            value = condition()
-            if value:
-                return value
-            await asyncio.sleep(0.002)
-        raise AssertionError(f"never came: {what}")
+        return await until(condition, what)
 
     async def quiet(self) -> None:
         """Wait until no turn runs and no background recovery."""
-        calm = 0
-        for _ in range(8000):
-            calm = 0 if self._busy() else calm + 1
-            if calm > 8:
-                return
-            await asyncio.sleep(0.002)
-        raise AssertionError(f"never quiet: {self._busy()}")
+        await calm(self._busy, looks=9)
 
     def _busy(self) -> list[Any]:
         runtime = getattr(self.manager, "_durable_runtime", None)
@@ -330,13 +320,7 @@ class Life:
 
     async def settled(self) -> None:
         """Wait until nothing runs, or a prompt waits for the person."""
-        calm = 0
-        for _ in range(8000):
-            calm = 0 if self._busy() else calm + 1
-            if calm > 8 or self.approvals():
-                return
-            await asyncio.sleep(0.002)
-        raise AssertionError("never settled")
+        await calm(self._busy, unless=self.approvals, looks=9)
 
     # -- looking
     def engine(self, session: str = SESSION) -> Any:

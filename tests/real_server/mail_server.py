@@ -9,10 +9,13 @@ import json
 import os
 import random
 import sys
-import time
 from pathlib import Path
 
 from mcp.server.fastmcp import FastMCP
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # it is started as a file
+
+from tests.waiting import chance
 
 mail = FastMCP("mail")
 EFFECTS = Path(sys.argv[1]) if len(sys.argv) > 1 else Path("effects")
@@ -28,9 +31,9 @@ def _append(path: Path, line: str) -> None:
 @mail.tool()
 def send(to: str, text: str) -> str:
     """Send a letter; the delays make room for a kill before and after the effect."""
-    time.sleep(random.uniform(0, 0.12))
+    chance(random.uniform(0, 0.12))
     _append(EFFECTS, json.dumps({"to": to, "text": text}))
-    time.sleep(random.uniform(0, 0.12))
+    chance(random.uniform(0, 0.12))
     return f"delivered:{text}"
 
 

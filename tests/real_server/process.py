@@ -9,11 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import httpx
+
+from tests.waiting import until_blocking
 
 TOKEN = "only-for-this-rig"
 _MAIL = Path(__file__).with_name("mail_server.py")
@@ -50,16 +51,21 @@ class Server:
         """Start it and wait for health, which comes after the start-up sweep.
 
         Raises:
-            RuntimeError: it ended, or was not healthy within `bound` seconds.
+            RuntimeError: it ended.
+            AssertionError: it was not healthy within `bound` seconds.
         """
         self.launch()
-        until = time.monotonic() + bound
-        while time.monotonic() < until and self.process and self.process.poll() is None:
-            with contextlib.suppress(httpx.HTTPError):
-                if self.http.get("/v1/health").status_code == 200:
-                    return
-            time.sleep(0.05)
-        raise RuntimeError("the server did not start")
+        until_blocking(lambda: self._healthy() or self._ended(), "the server's health", bound=bound)
+        if self._ended():
+            raise RuntimeError("the server did not start")
+
+    def _healthy(self) -> bool:
+        with contextlib.suppress(httpx.HTTPError):
+            return bool(self.http.get("/v1/health").status_code == 200)
+        return False
+
+    def _ended(self) -> bool:
+        return self.process is None or self.process.poll() is not None
 
     def launch(self) -> None:
         """Start the process without waiting for anything."""

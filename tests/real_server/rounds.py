@@ -15,6 +15,8 @@ from typing import Any
 import httpx
 from websockets.asyncio.client import ClientConnection, connect
 
+from tests.waiting import chance, until_blocking
+
 from .process import TOKEN, Server
 
 
@@ -81,7 +83,7 @@ class Round:
             pushed = await self._until(lambda: bool(self._answered), 20)
             if not pushed:
                 self.seen.notes.append("no approval was asked before the kill")
-            await asyncio.sleep(self.plan["wait"])
+            await asyncio.to_thread(chance, self.plan["wait"])
             await asyncio.to_thread(self.server.kill, children=self.plan["children"])
             answering.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
@@ -108,7 +110,7 @@ class Round:
     def _restart(self) -> None:
         if self.plan["again"] is not None:
             self.server.launch()
-            time.sleep(self.plan["again"])
+            chance(self.plan["again"])
             self.server.kill(children=self.plan["children"])
         self.server.start()
 
@@ -148,14 +150,16 @@ class Round:
 
     async def _decide(self, bound: float = 15) -> None:
         """Answer every prompt and item until there is none for a second."""
-        until, quiet = time.monotonic() + bound, 0
-        while time.monotonic() < until and quiet < 5:
-            pending = await asyncio.to_thread(self._pending)
-            quiet = 0 if pending else quiet + 1
-            for item in pending:
-                await asyncio.to_thread(self._decide_one, item)
-            await asyncio.sleep(0.2)
-        if quiet < 5:
+        last = time.monotonic()
+
+        def ended() -> bool:
+            nonlocal last
+            for item in self._pending():
+                self._decide_one(item)
+                last = time.monotonic()
+            return time.monotonic() - last > 1
+
+        if not await self._until(ended, bound):
             self.seen.notes.append("prompts never ended")
 
     def _decide_one(self, item: dict[str, Any]) -> None:
@@ -190,7 +194,7 @@ class Round:
             async for raw in socket:
                 event = json.loads(raw)
                 if event["type"] == "input_rejected":
-                    await asyncio.sleep(0.3)  # a resumed turn still runs
+                    await self._until(self._idle, 10)  # a resumed turn still runs
                     await _say(socket, {"type": "user_message", "text": text})
                 elif event["type"] == "error":
                     errors.append(str(event["data"])[:300])
@@ -200,14 +204,14 @@ class Round:
                     return
 
     def _allow_prompts(self) -> None:
-        until = time.monotonic() + 5
-        while time.monotonic() < until:
+        def allowed() -> bool:
             asked = [item for item in self._pending() if not recovery(item)]
             for item in asked:
                 self._resolve(item, "allow")
-            if asked:
-                return
-            time.sleep(0.05)
+            return bool(asked)
+
+        with contextlib.suppress(AssertionError):  # answered elsewhere
+            until_blocking(allowed, bound=5)
 
     def _count_repeats(self) -> None:
         """Count letters beyond the first and those a person wanted, as is on record."""
@@ -227,12 +231,16 @@ class Round:
         return connect(address + query, subprotocols=["openworker", TOKEN], proxy=None)
 
     async def _until(self, holds: Any, bound: float) -> bool:
-        until = time.monotonic() + bound
-        while time.monotonic() < until:
-            if await asyncio.to_thread(holds):
-                return True
-            await asyncio.sleep(0.02)
-        return False
+        """Say whether something came to hold within `bound` seconds."""
+        try:
+            await asyncio.to_thread(until_blocking, holds, bound=bound)
+        except AssertionError:
+            return False
+        return True
+
+    def _idle(self) -> bool:
+        rows = self.server.get("/v1/sessions")["sessions"]
+        return all(r["liveness"] != "working" for r in rows if r["session_id"] == self.name)
 
 
 def recovery(item: dict[str, Any]) -> bool:
