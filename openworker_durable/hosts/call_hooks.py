@@ -12,7 +12,7 @@ import asyncio
 import contextvars
 import inspect
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from .. import texts, thread
@@ -37,7 +37,7 @@ from .patching import Patches
 from .watching import binding_of
 
 log = logging.getLogger("openworker_durable")
-Events = AsyncIterator[Any]
+Events = AsyncGenerator[Any, None]
 
 _ticket: contextvars.ContextVar[tuple[Binding, Ticket] | None] = contextvars.ContextVar(
     "openworker_durable_ticket", default=None
@@ -96,7 +96,7 @@ class CallHooks:
                         binding.save(sync=False)
                     yield event
             finally:
-                await inner.aclose()  # type: ignore[attr-defined]  # an async generator
+                await inner.aclose()
                 if engine._cancel.is_set():
                     _void_all(binding, tool_calls)
 

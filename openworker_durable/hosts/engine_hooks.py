@@ -7,7 +7,7 @@ lock, reads the thread again if another process wrote it, and triages before any
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from .. import rows, texts, thread
@@ -22,7 +22,7 @@ from .patching import Patches
 from .watching import binding_of
 
 log = logging.getLogger("openworker_durable")
-Events = AsyncIterator[Any]
+Events = AsyncGenerator[Any, None]
 
 STATUS = "recovery_required"
 """Status of the `turn_end` event of a turn that halts at an unknown outcome."""
@@ -275,7 +275,7 @@ class EngineHooks:
                     yield self._emit("turn_end", status=STATUS, iterations=iterations)
                     return
         finally:
-            await inner.aclose()  # type: ignore[attr-defined]  # an async generator
+            await inner.aclose()
 
     async def _between(self, binding: Binding) -> Events:
         """Take up what was decided or ended meanwhile; leaves `binding.halted` right."""

@@ -61,11 +61,11 @@ def _sync(path: Path) -> None:
         sync_file(path)
 
 
-def read(path: Path, make: Callable[..., Any]) -> dict[str, Any]:
+def read(path: Path, make: Any) -> dict[str, Any]:
     """Return the items of the file by id; what is not all readable is kept aside as a whole.
 
     Args:
-        make: the host's class of items; fields it does not know are left out.
+        make: the host's class of items, a dataclass; fields it does not know are left out.
 
     Raises:
         OSError: the file cannot be read.
@@ -73,7 +73,7 @@ def read(path: Path, make: Callable[..., Any]) -> dict[str, Any]:
     content = path.read_bytes()
     found, whole = whole_items(content)
     items: dict[str, Any] = {}
-    known = {f.name for f in fields(make)}  # type: ignore[arg-type]  # the host's is a dataclass
+    known = {f.name for f in fields(make)}
     for raw in found:
         item = _item(raw, known, make)
         whole = whole and item is not None and item.id not in items and set(raw) <= known

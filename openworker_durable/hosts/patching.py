@@ -25,8 +25,8 @@ class Patches:
         """
         before = getattr(cls, method)
         own = cls.__dict__.get(method, _ABSENT)
-        after = functools.wraps(before)(make(before))
-        after.__durable__ = True  # type: ignore[attr-defined]  # marks our methods for `doctor`
+        after: Any = functools.wraps(before)(make(before))
+        after.__durable__ = True  # marks our methods
         self._done.append((cls, method, own))
         setattr(cls, method, after)
 

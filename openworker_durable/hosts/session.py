@@ -222,8 +222,11 @@ class HostSession:
     async def interrupted(self) -> None:
         """Return when the person stops the turn or types a line into it."""
         engine = self.engine
-        # The lines typed meanwhile stand in a plain list of the host; nothing tells of a new one.
-        while engine is None or not (engine._cancel.is_set() or engine._steering):  # noqa: ASYNC110
+
+        def typed() -> bool:
+            return engine is not None and bool(engine._cancel.is_set() or engine._steering)
+
+        while not typed():  # noqa: ASYNC110 - the host keeps lines in a plain list, and tells nobody
             await asyncio.sleep(LOOK_SECONDS)
 
     # -- recovery items

@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -144,11 +145,11 @@ def in_turns(one: Callable[[int], object], other: Callable[[int], object], count
     pairs = Pairs()
     for n in range(count):
         if n % 2:
-            pairs.one.append(clocked(lambda n=n: one(n)))  # type: ignore[misc]
-            pairs.other.append(clocked(lambda n=n: other(n)))  # type: ignore[misc]
+            pairs.one.append(clocked(partial(one, n)))
+            pairs.other.append(clocked(partial(other, n)))
         else:
-            pairs.other.append(clocked(lambda n=n: other(n)))  # type: ignore[misc]
-            pairs.one.append(clocked(lambda n=n: one(n)))  # type: ignore[misc]
+            pairs.other.append(clocked(partial(other, n)))
+            pairs.one.append(clocked(partial(one, n)))
     return pairs
 
 

@@ -81,10 +81,11 @@ def _tool() -> Any:
         """File a report."""
         return {"filed": what + "x" * 1000}
 
-    file_report.__aisuite_tool_metadata__ = ToolMetadata(  # type: ignore[attr-defined]  # set on the fly
+    made: Any = file_report
+    made.__aisuite_tool_metadata__ = ToolMetadata(
         category="reports", risk_level="high", requires_approval=True
     )
-    return file_report
+    return made
 
 
 def scripted(calls: int, *, each: int) -> Any:

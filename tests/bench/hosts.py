@@ -6,8 +6,10 @@ import asyncio
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from openworker_durable import verbs
 from openworker_durable.hosts.attach import Attachment, attach
@@ -20,7 +22,7 @@ from openworker_durable.hosts.reference.providers import (
     ScriptedProvider,
     ToolCall,
 )
-from openworker_durable.hosts.reference.tools import ToolMetadata
+from openworker_durable.hosts.reference.tools import ToolMetadata, tool
 from openworker_durable.hosts.watching import binding_of
 from openworker_durable.ledger import Ledger
 from openworker_durable.recovery import Trigger
@@ -39,12 +41,8 @@ def send(what: str = "") -> dict[str, str]:
     return {"sent": what + "x" * 1000}
 
 
-lookup.__aisuite_tool_metadata__ = ToolMetadata(  # type: ignore[attr-defined]  # set on the fly
-    category="search", risk_level="low"
-)
-send.__aisuite_tool_metadata__ = ToolMetadata(  # type: ignore[attr-defined]  # set on the fly
-    category="mail", risk_level="high", requires_approval=True
-)
+tool(lookup, metadata=ToolMetadata(category="search", risk_level="low"))
+tool(send, metadata=ToolMetadata(category="mail", risk_level="high", requires_approval=True))
 
 
 def provider(calls: int) -> ScriptedProvider:
@@ -67,7 +65,8 @@ def make_manager(folder: Path, calls: int = 1) -> SessionManager:
         manager.persist_session(item.session_id)
         manager.inbox.resolve(item.id, "allow")
 
-    manager._announce = announce  # type: ignore[method-assign]  # patched here
+    patched: Any = manager
+    patched._announce = announce
     return manager
 
 
@@ -127,11 +126,8 @@ def reads_counted() -> Iterator[list[str]]:
         seen.append(query.name)
         return real(ledger, query)
 
-    Ledger.fetch = fetch  # type: ignore[method-assign,assignment]  # patched here
-    try:
+    with mock.patch.object(Ledger, "fetch", fetch):
         yield seen
-    finally:
-        Ledger.fetch = real  # type: ignore[method-assign]  # patched here
 
 
 # -- calls that are not recorded
@@ -263,7 +259,7 @@ async def per_reply(result: Result, folder: Path, blocks: int) -> None:
     times, turns = [], []
     for n in range(blocks):
         turn = AssistantTurn(tool_calls=[ToolCall(f"n{n}", "lookup", {})])
-        times.append(await _seconds(lambda turn=turn: binding.admit(turn)))  # type: ignore[misc]
+        times.append(await _seconds(partial(binding.admit, turn)))
         turns.append(await _seconds(lambda: _triage(hosts)))
     result.add(
         "reply_of_reads_admitted_us", median(times) * 1e6, "us", note="thread of 1500 messages"

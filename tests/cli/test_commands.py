@@ -7,6 +7,7 @@ import re
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from openworker_durable.cli_read import COLUMNS
 from openworker_durable.cli_words import AUTHORITIES, REASONS, reason_words, state_words
 from openworker_durable.owner import Owner, ServerLock
 from openworker_durable.states import AuthorityKind, Reason, State
+from tests import needs
 from tests.cli.records import AT, CANARY, OWNER, every_kind, record, run, run_json, xid
 
 
@@ -278,8 +280,7 @@ def test_doctor_shows_both_sides_of_the_tools(state: Path) -> None:
 
 
 def test_doctor_without_openworker_shows_the_reference_hosts_seams(state: Path) -> None:
-    if sys.modules.get("coworker"):
-        pytest.skip("OpenWorker is importable here")
+    needs.need(not sys.modules.get("coworker"), "OpenWorker is importable here")
     host = run_json("doctor", "--state", state)["host"]
     if host["openworker_importable"]:
         assert host["name"] == "OpenWorker"
@@ -305,8 +306,7 @@ def test_doctor_names_seams_that_do_not_fit(state: Path, monkeypatch: pytest.Mon
 def test_doctor_finds_a_host_that_cannot_be_imported(
     state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if "coworker" in sys.modules:
-        pytest.skip("OpenWorker is imported here")
+    needs.need("coworker" not in sys.modules, "OpenWorker is imported here")
     package = tmp_path / "lib" / "coworker"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise RuntimeError('half installed')\n")
@@ -316,7 +316,7 @@ def test_doctor_finds_a_host_that_cannot_be_imported(
     assert found["host"]["fits"] is False
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes")
+@needs.file_modes
 def test_doctor_minds_who_can_read_the_record(state: Path) -> None:
     assert run_json("doctor", "--state", state)["ledger"]["file_mode"] == "0600"
     (state / "coworker.db").chmod(0o644)
@@ -332,8 +332,8 @@ def test_demo_hands_its_options_on(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         calls.append((json_out, keep))
         return 1 if json_out else 0
 
-    fake = types.ModuleType("openworker_durable.demo")
-    fake.run_demo = run_demo  # type: ignore[attr-defined]  # set on the fly
+    fake: Any = types.ModuleType("openworker_durable.demo")
+    fake.run_demo = run_demo
     monkeypatch.setitem(sys.modules, "openworker_durable.demo", fake)
     monkeypatch.setattr("openworker_durable.demo", fake, raising=False)
     assert run("demo").exit_code == 0

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from openworker_durable import cli, launch
+from tests import needs
 from tests.cli.records import call, run
 
 FORMS = [
@@ -88,7 +89,7 @@ def test_a_wrapper_is_written_over_and_nothing_else_is(tmp_path: Path) -> None:
     assert other.read_text() == "precious"
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="the wrapper for Windows is no sh script")
+@needs.sh
 def test_the_wrapper_passes_every_argument_and_the_status(tmp_path: Path) -> None:
     seen = tmp_path / 'it\'s "here" $HOME'
     seen.mkdir()

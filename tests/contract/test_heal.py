@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -22,6 +21,7 @@ from openworker_durable.ledger import Ledger
 from openworker_durable.models import Outcome
 from openworker_durable.snapshot import encode
 from openworker_durable.states import Reason, State
+from tests import needs
 from tests.contract.kit import (
     ME,
     audits,
@@ -122,7 +122,7 @@ def test_c15_a_batch_fails_and_heals_as_one(ledger: Ledger) -> None:
         started(ledger, f"c{i}")
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write all")
+@needs.no_root
 def test_c16_a_file_without_write_permission(path: Path) -> None:
     ledger = Ledger(path)
     started(ledger, "c1")

@@ -14,6 +14,7 @@ import pytest
 
 from openworker_durable.errors import SessionHeld
 from openworker_durable.owner import Owner, ServerLock
+from tests import needs
 
 CHILD = """
 import sys
@@ -95,7 +96,7 @@ def test_g9_c14_alive_while_its_process_lives_and_dead_after_it_is_killed(
 
 
 @pytest.mark.crash
-@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="POSIX")
+@needs.sigstop
 def test_g9_c27_a_stopped_process_is_alive(owner: Owner, tmp_path: Path) -> None:
     """As a laptop that sleeps; no clock is asked."""
     with child(tmp_path) as other:

@@ -6,6 +6,7 @@ import tempfile
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -62,9 +63,9 @@ class Model:
     retries: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CALLS, 0))
     audits: int = 0
 
-    def put(self, call: str, attempt: int, **changes: object) -> None:
+    def put(self, call: str, attempt: int, **changes: Any) -> None:
         rows_ = self.attempts[call]
-        rows_[attempt - 1] = replace(rows_[attempt - 1], **changes)  # type: ignore[arg-type]
+        rows_[attempt - 1] = replace(rows_[attempt - 1], **changes)
 
 
 class Walk(RuleBasedStateMachine):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
@@ -18,6 +18,7 @@ import openworker_durable.testing
 from openworker_durable import cli, failpoints, recovery, states
 from openworker_durable.errors import SeamsDoNotFit
 from openworker_durable.hosts.openworker import OPENWORKER
+from tests import needs
 from tests.docs import generate
 from tests.docs.generate import MAKERS, ROOT, SLOW, blocks, pages
 
@@ -67,7 +68,7 @@ def test_generated_blocks_are_current(name: str) -> None:
 
 
 @pytest.mark.crash
-@pytest.mark.skipif(sys.platform == "win32", reason="what is printed there names another kill")
+@needs.sigkill
 def test_the_failure_table_is_what_the_demonstration_counts() -> None:
     assert blocks(ROOT / "README.md")["demo"] == MAKERS["demo"]()
 
@@ -178,14 +179,15 @@ def test_guarantees_say_what_is_not_promised_and_not_covered() -> None:
 
 # -- names
 @pytest.mark.parametrize("module", [openworker_durable, openworker_durable.testing])
-def test_every_public_name_is_documented(module: object) -> None:
+def test_every_public_name_is_documented(module: Any) -> None:
     text = "\n".join(page.read_text("utf-8") for page in pages())
-    names: list[str] = module.__all__  # type: ignore[attr-defined]  # both modules have it
+    names: list[str] = module.__all__
     assert [n for n in names if not re.search(rf"(?<!\w){n}(?!\w)", text)] == []
 
 
 def test_commands_that_are_named_exist() -> None:
-    there = set(typer.main.get_command(cli.app).commands)  # type: ignore[attr-defined]  # a group
+    group: Any = typer.main.get_command(cli.app)
+    there = set(group.commands)
     for page in pages():
         named = re.findall(r"`openworker-durable ([a-z]+)\b", page.read_text("utf-8"))
         assert set(named) <= there, page
@@ -193,8 +195,7 @@ def test_commands_that_are_named_exist() -> None:
 
 def test_make_targets_that_are_named_exist() -> None:
     makefile = ROOT / "Makefile"
-    if not makefile.is_file():
-        pytest.skip("no Makefile lies beside the tests here")
+    needs.need(makefile.is_file(), "no Makefile lies beside the tests here")
     there = set(re.findall(r"^([a-z-]+):", makefile.read_text("utf-8"), re.M))
     for page in pages():
         named = re.findall(r"(?:^    |`)make ([a-z-]+)", page.read_text("utf-8"), re.M)

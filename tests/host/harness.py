@@ -17,6 +17,7 @@ from typing import Any
 
 from openworker_durable import thread
 from openworker_durable.hosts.attach import Attachment, attach
+from openworker_durable.hosts.manager_hooks import runtime_of
 from openworker_durable.hosts.names import REFERENCE
 from openworker_durable.hosts.reference.inbox import InboxItem
 from openworker_durable.hosts.reference.manager import SessionManager
@@ -26,7 +27,7 @@ from openworker_durable.hosts.reference.providers import (
     ScriptedProvider,
     ToolCall,
 )
-from openworker_durable.hosts.reference.tools import ToolMetadata
+from openworker_durable.hosts.reference.tools import ToolMetadata, tool
 from openworker_durable.hosts.runtime import Runtime
 from openworker_durable.models import Execution
 from openworker_durable.rows import all_rows
@@ -74,19 +75,18 @@ class Outside:
 
     def tools(self) -> list[Callable[..., Any]]:
         def maker(name: str) -> Callable[..., Any]:
-            def tool(what: str = "") -> Any:
+            def called(what: str = "") -> Any:
                 return self.effect(name, what)
 
-            tool.__name__ = name
-            tool.__aisuite_tool_metadata__ = WRITE  # type: ignore[attr-defined]  # set on the fly
-            return tool
+            called.__name__ = name
+            return tool(called, metadata=WRITE)
 
         def lookup(what: str = "") -> Any:
             self.reads.append(what)
             return {"found": what}
 
-        lookup.__aisuite_tool_metadata__ = READ  # type: ignore[attr-defined]  # set on the fly
-        return [*map(maker, ("send", "pay", "delete", "charge", "mark", "notify")), lookup]
+        writers = map(maker, ("send", "pay", "delete", "charge", "mark", "notify"))
+        return [*writers, tool(lookup, metadata=READ)]
 
 
 class World:
@@ -102,7 +102,9 @@ class World:
 
     @property
     def runtime(self) -> Runtime:
-        return self.manager._durable_runtime  # type: ignore[attr-defined, no-any-return]
+        runtime = runtime_of(self.manager)
+        assert runtime is not None, "attached"
+        return runtime
 
     # -- driving
     def start(self, text: str = "go") -> asyncio.Task[None]:

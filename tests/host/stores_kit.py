@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from openworker_durable.hosts.attach import attach
-from openworker_durable.hosts.names import REFERENCE, HostNames
+from openworker_durable.hosts.names import HostNames
 from openworker_durable.hosts.openworker import OPENWORKER
 
 SESSION = "s"
-HOSTS = [
-    pytest.param(REFERENCE, id="reference"),
-    pytest.param(
-        OPENWORKER,
-        id="real",
-        marks=pytest.mark.skipif(
-            importlib.util.find_spec("coworker") is None,
-            reason="needs the real OpenWorker: `coworker` cannot be imported here",
-        ),
-    ),
-]
 
 
 class Stores:
@@ -96,13 +83,7 @@ def asides(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.unreadable-*"))
 
 
-@pytest.fixture(params=HOSTS)
-def stores(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Stores]:
-    """Yield the stores of each host, with the plugin attached."""
-    monkeypatch.setenv("COWORKER_STATE_DIR", str(tmp_path / "person"))
-    monkeypatch.setenv("COWORKER_SCRATCH_BASE", str(tmp_path / "scratch"))
-    attachment = attach(request.param)
-    yield Stores(request.param, tmp_path / "state")
-    attachment.detach()
+@pytest.fixture
+def stores(host: HostNames, tmp_path: Path) -> Stores:
+    """Return the stores of each host, with the plugin attached."""
+    return Stores(host, tmp_path / "state")

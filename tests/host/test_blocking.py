@@ -160,9 +160,9 @@ def test_an_unknown_tool_is_the_hosts_own_error(patches: Patches) -> None:
 
 def _odd_host(monkeypatch: pytest.MonkeyPatch, **body: Any) -> tuple[Any, type]:
     """Return the names of a host whose registry lies elsewhere and has another shape."""
-    module = ModuleType("odd_host.somewhere")
+    module: Any = ModuleType("odd_host.somewhere")
     cls = type("ToolRegistry", (), {"__module__": module.__name__, **body})
-    module.ToolRegistry = cls  # type: ignore[attr-defined]  # a module made on the fly
+    module.ToolRegistry = cls
     monkeypatch.setitem(sys.modules, module.__name__, module)
     names = dict.fromkeys(("registry", "engine", "manager"), "odd_host.gone:X")
     return replace(REFERENCE, package="odd_host", **names), cls
@@ -202,8 +202,8 @@ def test_nothing_to_block(patches: Patches, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_registry_of_another_class_name(
     patches: Patches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = ModuleType("odd_host.tools")
-    module.Tools = type("Tools", (ToolRegistry,), {})  # type: ignore[attr-defined]  # on the fly
+    module: Any = ModuleType("odd_host.tools")
+    module.Tools = type("Tools", (ToolRegistry,), {})
     monkeypatch.setitem(sys.modules, module.__name__, module)
     names = replace(REFERENCE, package="odd_host", registry="odd_host.tools:Tools")
     assert len(block(names, patches, WHY)) == 1

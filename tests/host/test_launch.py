@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import needs
+
 MAIN = """
 import sys
 from openworker_durable import launch
@@ -121,7 +123,7 @@ def test_an_interrupt_ends_it_as_it_would_end_the_command(env: dict[str, str]) -
     assert done.returncode == alone.returncode != 0
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM to send")
+@needs.sigterm
 def test_signals_reach_the_command(env: dict[str, str]) -> None:
     command = [sys.executable, "-c", MAIN.format(before=""), "some-server", "wait"]
     with subprocess.Popen(

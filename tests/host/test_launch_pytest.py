@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from tests import needs
 
 HELPER = """
 from openworker_durable import pytest_plugin
@@ -98,7 +98,7 @@ def test_every_engine_is_bound_on_request(tmp_path: Path) -> None:
 
 
 def test_workers_of_xdist_are_counted(tmp_path: Path) -> None:
-    pytest.importorskip("xdist", reason="needs pytest-xdist")
+    needs.need_package("xdist")
     done = last(run(tmp_path, "--durable-bind-all", "-n", "2"))
     assert done[-1] == "durable: 4 ledger rows"
     assert "3 passed" in done[0]

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from openworker_durable.hosts.reference.providers import AssistantTurn
+from openworker_durable.hosts.watching import binding_of
 from tests.host.harness import SESSION, Lab, World, call, reply
 
 
@@ -113,7 +116,7 @@ async def test_a_session_the_host_will_not_delete_goes_on(lab: Lab) -> None:
 
 
 async def test_c30_a_message_to_a_session_deleted_while_its_tools_are_fetched_is_dropped(
-    lab: Lab,
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = lab.world(AssistantTurn(text="ok"))
     await world.manager.deliver_to_session(SESSION, "hello")
@@ -126,7 +129,7 @@ async def test_c30_a_message_to_a_session_deleted_while_its_tools_are_fetched_is
         await go.wait()
         return []
 
-    world.manager.prepare_mcp_tools = slow  # type: ignore[method-assign]  # a server that is slow
+    monkeypatch.setattr(world.manager, "prepare_mcp_tools", slow)
     task = world.start("and more")
     await asyncio.wait_for(asked.wait(), 5)
     assert world.manager.delete_session(SESSION)["ok"]
@@ -138,7 +141,9 @@ async def test_c30_a_message_to_a_session_deleted_while_its_tools_are_fetched_is
     assert not world.manager.session_store._file(SESSION).exists()
 
 
-async def test_c30_a_session_deleted_while_its_tools_are_fetched_stays_deleted(lab: Lab) -> None:
+async def test_c30_a_session_deleted_while_its_tools_are_fetched_stays_deleted(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = lab.world(reply(call("send", "k1")))
     engine = world.manager.get_engine(SESSION)
     world.manager.save(SESSION, engine)
@@ -149,7 +154,7 @@ async def test_c30_a_session_deleted_while_its_tools_are_fetched_stays_deleted(l
         await go.wait()
         return []
 
-    world.manager.prepare_mcp_tools = slow  # type: ignore[method-assign]  # a server that is slow
+    monkeypatch.setattr(world.manager, "prepare_mcp_tools", slow)
     connecting = asyncio.ensure_future(world.runtime.opening.connect(SESSION, {"mcp__a__b"}))
     await asyncio.wait_for(asked.wait(), 5)
     world.manager.delete_session(SESSION)
@@ -157,4 +162,6 @@ async def test_c30_a_session_deleted_while_its_tools_are_fetched_stays_deleted(l
     await connecting
     assert SESSION not in world.manager._engines
     assert engine._cancel.is_set()
-    assert engine._durable.dead  # type: ignore[attr-defined]  # what binds it to its session
+    binding = binding_of(engine)
+    assert binding is not None
+    assert binding.dead

@@ -22,6 +22,7 @@ from openworker_durable.hosts.reference import (
 from openworker_durable.hosts.reference.automation import TaskRun
 from openworker_durable.hosts.reference.engine import PermissionRequest
 from openworker_durable.hosts.reference.providers import Step
+from tests.waiting import until
 
 SID = "s"
 
@@ -64,9 +65,8 @@ def send_to(person: str, call_id: str = "call_0") -> AssistantTurn:
 
 
 async def prompts_of(manager: SessionManager, count: int = 1) -> list[InboxItem]:
-    """Wait, without a clock, until that many items are pending."""
-    while len(manager.inbox.pending()) < count:  # noqa: ASYNC110 - the inbox signals nothing
-        await asyncio.sleep(0)
+    """Wait until that many items are pending."""
+    await until(lambda: len(manager.inbox.pending()) >= count, "prompts")
     return manager.inbox.pending()
 
 

@@ -78,8 +78,9 @@ async def test_fault_an_agreed_gate_is_forgotten_by_a_rebuilt_engine(tmp_path: P
 def _chatting(folder: Path, kind: str) -> tuple[SessionManager, Any]:
     manager = _manager(folder)
     manager.inbox_routing.set_binding("default", channel="slack", target="C1")
-    manager.slack_approval_owner_ids = lambda team_id=None: {"U1"}  # type: ignore[method-assign]  # set up for this test
-    manager.gateway = Chat()  # type: ignore[assignment]  # records what is said
+    host: Any = manager
+    host.slack_approval_owner_ids = lambda team_id=None: {"U1"}
+    host.gateway = Chat()
     return manager, manager.inbox.add("s1", kind, "Well?", options=["yes", "no"])
 
 

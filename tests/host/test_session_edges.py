@@ -14,6 +14,7 @@ from openworker_durable import thread, verbs
 from openworker_durable.errors import LedgerUnavailable, Refused
 from openworker_durable.hosts.reference.conversations import ConversationStore
 from openworker_durable.hosts.reference.providers import AssistantTurn, ToolCall
+from openworker_durable.hosts.watching import binding_of
 from openworker_durable.ledger import Ledger
 from openworker_durable.states import Decision
 from tests.host.harness import SESSION, Lab, World, call, reply
@@ -59,7 +60,8 @@ async def test_a_call_of_a_turn_that_has_ended_can_not_start_any_more(lab: Lab) 
     await world.say("go", "send")
     lab.hook = None
     again = world.reopen(copies[0])
-    binding = again.manager.get_engine(SESSION)._durable  # type: ignore[attr-defined]
+    binding = binding_of(again.manager.get_engine(SESSION))
+    assert binding is not None
     lab.outside.effects.clear()
     from openworker_durable.hosts.binding import Ticket
     from openworker_durable.models import Authority

@@ -223,7 +223,9 @@ async def test_a_retry_whose_tool_is_missing_stays_decided(lab: Lab) -> None:
     later.valid()
 
 
-async def test_retry_keeps_the_execution_id_and_counts_attempts(lab: Lab) -> None:
+async def test_retry_keeps_the_execution_id_and_counts_attempts(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[Any] = []
     world = lab.world(reply(ToolCall("k1", "send", {"what": "a"})))
     real = lab.outside.effect
@@ -234,7 +236,7 @@ async def test_retry_keeps_the_execution_id_and_counts_attempts(lab: Lab) -> Non
         seen.append(current_execution())
         return real(name, what)
 
-    lab.outside.effect = effect  # type: ignore[method-assign]  # patched here
+    monkeypatch.setattr(lab.outside, "effect", effect)
     lab.outside.raises["send"] = TimeoutError()
     await world.say("go", "send")
     assert await world.decide("send", "retry")

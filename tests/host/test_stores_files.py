@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,21 +125,30 @@ def test_the_inbox_is_synced_soon_and_not_in_the_call(
 ) -> None:
     from openworker_durable.hosts import inbox_file
 
+    path = stores.folder / "inbox.json"
     synced: list[Path] = []
     timers: list[Any] = []
-    monkeypatch.setattr(os, "fsync", lambda handle: pytest.fail("synced in the call"))
-    monkeypatch.setattr(inbox_file, "sync_file", synced.append)
+    here, real = threading.current_thread(), os.fsync
 
-    class Timer:
-        def __init__(self, seconds: float, work: Any, args: Any) -> None:
-            timers.append(lambda: work(*args))
+    def fsync(handle: int) -> None:
+        """Threads of earlier tests may still sync files of theirs."""
+        assert threading.current_thread() is not here, "synced in the call"
+        real(handle)
 
+    def sync_file(which: Path) -> None:
+        synced.extend([which] if which == path else [])
+
+    class Timer(threading.Timer):
         def start(self) -> None:
-            pass
+            if self.args == (path,):
+                timers.append(partial(self.function, *self.args))
+            else:
+                super().start()
 
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(inbox_file, "sync_file", sync_file)
     monkeypatch.setattr("threading.Timer", Timer)
     filled(stores)
-    path = stores.folder / "inbox.json"
     assert (len(timers), synced) == (1, [])
     timers[0]()
     assert synced == [path]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,31 +11,19 @@ import pytest
 import pytest_asyncio
 
 from openworker_durable import review
-from openworker_durable.hosts.attach import attach
-from openworker_durable.hosts.names import REFERENCE
-from openworker_durable.hosts.openworker import OPENWORKER
+from openworker_durable.hosts.names import HostNames
 from openworker_durable.states import Decision
 from tests.host.surfaces import SESSION, Click, Line, Source, halted, recovery_item, row
 from tests.waiting import until
 
-HOSTS = {"reference": REFERENCE, "openworker": OPENWORKER}
 
-
-@pytest_asyncio.fixture(params=list(HOSTS))
-async def manager(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Any]:
-    names = HOSTS[request.param]
-    if importlib.util.find_spec(names.package) is None:
-        pytest.skip("needs the real OpenWorker: `coworker` cannot be imported here")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+@pytest_asyncio.fixture
+async def manager(host: HostNames, tmp_path: Path) -> AsyncIterator[Any]:
     (tmp_path / "state").mkdir()
-    attachment = attach(names)
-    made = await halted(names, tmp_path / "state")
+    made = await halted(host, tmp_path / "state")
     yield made
     made._durable_runtime.mirror_waiting()
     await made.aclose()
-    attachment.detach()
 
 
 def _value(item: Any, word: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -30,6 +29,7 @@ from openworker_durable.hosts.reference.tools import ToolRegistry
 from openworker_durable.hosts.terminal import SEAMS_TERMINAL, check_all
 from openworker_durable.owner import ServerLock
 from openworker_durable.states import Decision, State
+from tests import needs
 from tests.host.harness import Outside, call, reply
 from tests.waiting import until
 
@@ -126,8 +126,8 @@ def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Termin
 
 def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the app be found by its name, however the test runner imported this file."""
-    module = type(sys)(__name__)
-    module.App = App  # type: ignore[attr-defined]  # a module made on the fly
+    module: Any = type(sys)(__name__)
+    module.App = App
     monkeypatch.setitem(sys.modules, __name__, module)
 
 
@@ -351,14 +351,9 @@ async def main():
 asyncio.run(main())
 """
 
-NEEDS_HOST = pytest.mark.skipif(
-    importlib.util.find_spec("coworker") is None, reason="needs the real OpenWorker"
-)
-NEEDS_KILL = pytest.mark.skipif(sys.platform == "win32", reason="kills a process with SIGKILL")
 
-
-@NEEDS_HOST
-@NEEDS_KILL
+@needs.host
+@needs.sigkill
 def test_the_real_terminal_ui_killed_in_a_call(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     env = {**os.environ, "COWORKER_STATE_DIR": str(tmp_path), "HOME": str(tmp_path),

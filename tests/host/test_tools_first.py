@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import shutil
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
 import pytest_asyncio
 
-from openworker_durable.hosts.attach import attach
-from openworker_durable.hosts.names import REFERENCE, HostNames
-from openworker_durable.hosts.openworker import OPENWORKER
+from openworker_durable.hosts.names import HostNames
+from openworker_durable.hosts.reference.tools import tool
 from openworker_durable.rows import all_rows
 from openworker_durable.thread import pairing_faults
 from tests.host.surfaces import SESSION, provider
 from tests.waiting import until
 
-HOSTS = {"reference": REFERENCE, "openworker": OPENWORKER}
 NAME = "mcp__mail__send"
 
 
@@ -53,8 +49,7 @@ class Server:
             return {"sent": to}
 
         send.__name__ = NAME
-        send.__aisuite_tool_metadata__ = Metadata()  # type: ignore[attr-defined]  # as the host does
-        return [send]
+        return [tool(send, metadata=Metadata())]
 
     def of(self, manager: Any) -> Callable[..., Any]:
         """Return what stands for the manager's own connecting: nothing for a cached engine."""
@@ -113,19 +108,11 @@ class Lives:
             await manager.aclose()
 
 
-@pytest_asyncio.fixture(params=list(HOSTS))
-async def lives(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Lives]:
-    names = HOSTS[request.param]
-    if importlib.util.find_spec(names.package) is None:
-        pytest.skip("needs the real OpenWorker: `coworker` cannot be imported here")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    attachment = attach(names)
-    made = Lives(names, tmp_path)
+@pytest_asyncio.fixture
+async def lives(host: HostNames, tmp_path: Path) -> AsyncIterator[Lives]:
+    made = Lives(host, tmp_path)
     yield made
     await made.close()
-    attachment.detach()
 
 
 def prompts(manager: Any) -> list[Any]:

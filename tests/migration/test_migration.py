@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from openworker_durable import _db, rows, verbs
 from openworker_durable.errors import LedgerTooNew
 from openworker_durable.ledger import Ledger
 from openworker_durable.states import PROTOCOL_VERSION, SCHEMA_VERSION
+from tests import needs
 
 HOST_TABLE = (
     "CREATE TABLE audit_events (id INTEGER PRIMARY KEY AUTOINCREMENT,"
@@ -114,10 +116,10 @@ def test_c26_a_fault_at_any_statement_leaves_the_old_schema(hosts: Path, stateme
     before = schema(hosts)
 
     class Failing(sqlite3.Connection):
-        def execute(self, sql: str, *args: object) -> sqlite3.Cursor:
+        def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
             if sql.startswith(statement):
                 raise sqlite3.OperationalError("disk I/O error")
-            return super().execute(sql, *args)  # type: ignore[arg-type]  # passed on as given
+            return super().execute(sql, *args)
 
     conn = sqlite3.connect(hosts, isolation_level=None, factory=Failing)
     with pytest.raises(sqlite3.OperationalError):
@@ -147,7 +149,7 @@ _db.migrate(conn, path)
 
 
 @pytest.mark.crash
-@pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
+@needs.sigkill
 @pytest.mark.parametrize("statement", ["ALTER TABLE", "INSERT OR REPLACE", "COMMIT"])
 def test_c26_killed_between_alter_and_stamp_the_next_start_finishes(
     hosts: Path, statement: str
@@ -227,7 +229,7 @@ def test_rule_1_states_of_a_newer_protocol_can_be_read(path: Path) -> None:
     ledger.close()
 
 
-@pytest.mark.skipif(os.name != "posix", reason="file modes")
+@needs.file_modes
 @pytest.mark.parametrize("there", [False, True])
 def test_c24_the_file_and_what_sqlite_keeps_beside_it_have_mode_0600(
     path: Path, there: bool

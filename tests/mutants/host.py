@@ -210,7 +210,7 @@ HOST: tuple[Mutant, ...] = (
     mutant(
         "the-hosts-own-start-is-ignored",
         "G4",
-        "host/test_walks.py::test_walk_detached_while_the_prompt_waits_then_resolved_alone",
+        "host/test_walks_detached.py::test_walk_detached_while_the_prompt_waits_then_resolved_alone",
         ("facts.py", "        return ref.name in self._alone\n", "        return False\n"),
     ),
     mutant(

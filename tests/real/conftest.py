@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.real.nursery import Nursery, Real, why_not
+from tests import needs
+from tests.real.nursery import Nursery, Real
 
 
 @pytest.fixture(scope="session")
 def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    reason = why_not()
-    if reason:
-        pytest.skip(reason)
+    needs.need_host("coworker")
+    needs.need(hasattr(os, "fork"), "forks and kills processes, as POSIX systems can")
     made = Nursery(tmp_path_factory.mktemp("home"))
     yield made
     made.close()

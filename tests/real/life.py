@@ -101,7 +101,7 @@ class Life:
         return self
 
     # -- the outside world
-    def _tool(self, name: str) -> Callable[..., Any]:
+    def _tool(self, name: str) -> Any:
         def tool(to: str) -> Any:
             """Have an effect outside."""
             self.inside(name, to)
@@ -114,11 +114,12 @@ class Life:
             self._at("in_after", to)
             return self.result(name, to)
 
-        tool.__name__ = name
-        tool.__aisuite_tool_metadata__ = ToolMetadata(  # type: ignore[attr-defined]  # as the host
+        made: Any = tool
+        made.__name__ = name
+        made.__aisuite_tool_metadata__ = ToolMetadata(
             name=name, category="mail", risk_level="high", requires_approval=True
         )
-        return tool
+        return made
 
     def _give_tools(self, tools: list[Callable[..., Any]]) -> None:
         manager = self.manager

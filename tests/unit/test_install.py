@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Iterator
@@ -217,8 +218,8 @@ def test_the_commit_that_the_installer_noted(
     info = tmp_path / "some_host_pkg-1.2.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: some_host_pkg\nVersion: 1.2\n")
-    told = '{"url": "https://h/x.git", "vcs_info": {"vcs": "git", "commit_id": "%s"}}' % COMMIT  # noqa: UP031
-    (info / "direct_url.json").write_text(told)
+    told = {"url": "https://h/x.git", "vcs_info": {"vcs": "git", "commit_id": COMMIT}}
+    (info / "direct_url.json").write_text(json.dumps(told))
     monkeypatch.syspath_prepend(tmp_path)
     assert version.version_of("some_host_pkg") == "1.2"
     assert version.commit_of("some_host_pkg") == COMMIT

@@ -11,6 +11,7 @@ import ssl
 import urllib.error
 import urllib.request
 from email.message import Message
+from typing import Any
 
 import pydantic
 import pytest
@@ -193,19 +194,20 @@ def test_a_status_is_read_where_clients_keep_it(code: int, state: State) -> None
     class Response:
         status_code = code
 
-    one, other = RuntimeError("x"), RuntimeError("x")
-    one.response = Response()  # type: ignore[attr-defined]  # set on the fly
-    other.status_code = code  # type: ignore[attr-defined]  # set on the fly
+    one: Any = RuntimeError("x")
+    other: Any = RuntimeError("x")
+    one.response = Response()
+    other.status_code = code
     assert state_of(one, external=True) is state
     assert state_of(other, external=True) is state
 
 
 def test_numbers_that_are_no_status_are_no_status() -> None:
-    odd = RuntimeError("x")
-    odd.code = 4  # type: ignore[attr-defined]  # set on the fly
+    odd: Any = RuntimeError("x")
+    odd.code = 4
     assert state_of(odd, external=True) is UNKNOWN
-    refusal = ValueError("x")
-    refusal.code = 7000  # type: ignore[attr-defined]  # set on the fly
+    refusal: Any = ValueError("x")
+    refusal.code = 7000
     assert state_of(refusal, external=True) is FAILED
 
 

@@ -46,7 +46,8 @@ class ToolSpec:
 
 def tool(func: ToolFunction, *, metadata: Any) -> ToolFunction:
     """Attach `metadata` to `func` where a registry looks for it, and return `func`."""
-    func.__aisuite_tool_metadata__ = metadata  # type: ignore[attr-defined]  # set on the fly
+    marked: Any = func
+    marked.__aisuite_tool_metadata__ = metadata
     return func
 
 
@@ -64,9 +65,9 @@ def mcp_tool(server: str, func: ToolFunction) -> ToolFunction:
     def invoke(**arguments: Any) -> Any:
         return func(**arguments)
 
-    invoke.__name__ = f"mcp__{server}__{func.__name__}"
-    invoke.__coworker_schema__ = derive_schema(func)  # type: ignore[attr-defined]  # set on the fly
-    name = invoke.__name__
+    name = f"mcp__{server}__{func.__name__}"
+    made: Any = invoke
+    made.__name__, made.__coworker_schema__ = name, derive_schema(func)
     about = ToolMetadata(name, "mcp", "medium", capabilities=[server], requires_approval=True)
     return tool(invoke, metadata=about)
 
