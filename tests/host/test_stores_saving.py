@@ -151,17 +151,28 @@ async def test_c15_a_refused_call_of_a_new_session_keeps_the_event_loop_free(
     world.valid()
 
 
-def tries_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Note how many transactions each attempt of a background thread was to write."""
-    seen: list[int] = []
-    real = late.Waiting._write
+class Held:
+    """Lets the background thread of a store try to write only when the test says so."""
 
-    def write(waiting: late.Waiting, transactions: list[list[late.Write]]) -> bool:
-        seen.append(len(transactions))
-        return real(waiting, transactions)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun: list[int] = []
+        self.ended: list[bool] = []
+        self.turns = threading.Semaphore(0)
+        real = late.Waiting._write
 
-    monkeypatch.setattr(late.Waiting, "_write", write)
-    return seen
+        def write(waiting: late.Waiting, transactions: list[list[late.Write]]) -> bool:
+            self.begun.append(len(transactions))
+            self.turns.acquire(timeout=10)
+            self.ended.append(real(waiting, transactions))
+            return self.ended[-1]
+
+        monkeypatch.setattr(late.Waiting, "_write", write)
+
+    async def one_try(self) -> None:
+        """Let it try once, and wait until it is about to try again."""
+        count = len(self.begun)
+        self.turns.release()
+        await until(lambda: len(self.begun) > count, "it is about to try again")
 
 
 class Then(datetime):
@@ -177,7 +188,7 @@ async def test_c15_audit_rows_come_late_in_order_with_their_columns(
 ) -> None:
     monkeypatch.setattr(late, "datetime", Then)
     monkeypatch.setattr(late, "LATE_BUSY_MS", 1)
-    tries = tries_of(monkeypatch)
+    held = Held(monkeypatch)
     stores.open_ledger()
     audit = stores.manager.audit_store
     before = len(audits(stores.db))
@@ -185,9 +196,13 @@ async def test_c15_audit_rows_come_late_in_order_with_their_columns(
         for n in range(40):
             ids = {"execution_id": f"x{n}", "attempt": n, "tool_call_id": f"c{n}"}
             audit.append(event(n, durable=ids) if n % 2 else event(n))
+            await until(lambda: held.begun, "the thread tries the first")
         assert len(audits(stores.db)) == before
-        await until(lambda: sum(n > 1 for n in tries) > 1, "the thread tries, and tries again")
+        await held.one_try()
+        await held.one_try()
+    assert (held.begun, held.ended) == ([1, 40, 40], [False, False])
     audit.append(event(40))
+    held.turns.release(10)
     await until(lambda: len(audits(stores.db)) == before + 41, "all rows are written")
     found = audits(stores.db)[before:]
     assert [r["stage"] for r in found] == [f"s{n}" for n in range(41)]
