@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,7 @@ from .life import Life
 from .session import HostSession, protects
 
 log = logging.getLogger("openworker_durable")
+Events = AsyncGenerator[Any, None]
 
 
 @dataclass
@@ -331,3 +333,29 @@ class Binding:
         for key in self.appended:
             self.runtime.ledger.defer(verbs.acknowledge, *key, self.runtime.clock())
         self.appended.clear()
+
+
+def binding_of(engine: Any) -> Binding | None:
+    """Return an engine's binding, or None for an engine that belongs to no session."""
+    found = getattr(engine, "_durable", None)
+    return found if isinstance(found, Binding) else None
+
+
+def bound(host: Callable[..., Events], ours: Callable[..., Events]) -> Callable[..., Events]:
+    """Return an engine's method that is `ours` for an engine with a session, else the host's.
+
+    Args:
+        host: the host's method, an asynchronous generator, called with the engine.
+        ours: called with the engine's binding in its place; ends with its caller, not later.
+    """
+
+    async def method(engine: Any, *args: Any, **kwargs: Any) -> Events:
+        binding = binding_of(engine)
+        inner = ours(binding, *args, **kwargs) if binding else host(engine, *args, **kwargs)
+        try:
+            async for event in inner:
+                yield event
+        finally:
+            await inner.aclose()
+
+    return method

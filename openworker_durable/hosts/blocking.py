@@ -14,28 +14,13 @@ from typing import Any
 
 from ..errors import DurableError
 from ..policy import protection
-from .gates import APPROVERS
+from .gates import WAYS
 from .names import HostNames
 from .patching import Patches
 
 CLASS = "ToolRegistry"
 METHODS = ("execute", "execute_tool", "call", "call_tool", "invoke", "run")
 """Names a registry may run its tools by; the first is the one that was measured."""
-
-HANDLERS = {
-    "_handle_team_proposal": APPROVERS["propose_team"],
-    "_handle_items_proposal": APPROVERS["propose_work_items"],
-    "_handle_tool_request": APPROVERS["request_tool"],
-    "_handle_directory_request": APPROVERS["request_directory"],
-}
-"""The engine's handlers of gates, and the attribute whose absence makes one unavailable."""
-
-EFFECTS: dict[str, dict[str, Any]] = {
-    "create_team": {"approved": False},
-    "board_create_items": {"approved": False},
-    "promote_workspace": {"ok": False},
-}
-"""What gates do, and what a refusal of each looks like: refused too, should a handler be new."""
 
 _LOADED_FIRST = ("registry", "engine", "manager")
 
@@ -79,19 +64,22 @@ def block(names: HostNames, patches: Patches, why: str) -> list[str]:
 
 
 def _block_gates(names: HostNames, patches: Patches, why: str) -> None:
-    """Let gates, which never reach a registry, answer in the host's words that nobody can agree."""
+    """Let gates, which never reach a registry, answer in the host's words that nobody can agree.
+
+    What they do is refused as well, should a handler be new.
+    """
     with contextlib.suppress(Exception):  # a host's modules may raise anything
         manager = names.load("manager")
-        for effect, refused in EFFECTS.items():
-            if callable(getattr(manager, effect, None)):
-                patches.wrap(manager, effect, _answering({**refused, "error": why}))
+        for way in WAYS.values():
+            if way.refused is not None and callable(getattr(manager, way.effect, None)):
+                patches.wrap(manager, way.effect, _answering({**way.refused, "error": why}))
     with contextlib.suppress(Exception):
-        patches.wrap(names.load("toolchain"), "install", _raising(why))
+        patches.wrap(names.load("toolchain"), WAYS["request_tool"].effect, _raising(why))
     with contextlib.suppress(Exception):
         engine = names.load("engine")
-        for handler, attribute in HANDLERS.items():
-            if inspect.isasyncgenfunction(getattr(engine, handler, None)):
-                patches.wrap(engine, handler, _without(attribute))
+        for way in WAYS.values():
+            if inspect.isasyncgenfunction(getattr(engine, way.handler, None)):
+                patches.wrap(engine, way.handler, _without(way.asker))
 
 
 def _answering(answer: dict[str, Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -12,7 +12,7 @@ import asyncio
 import contextvars
 import inspect
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from typing import Any
 
 from .. import texts, thread
@@ -30,14 +30,13 @@ from ..outcomes import state_of
 from ..policy import GATES
 from ..snapshot import encode
 from ..states import AuthorityKind, Reason, State
-from .binding import Binding, Ticket
+from .binding import Binding, Events, Ticket, binding_of, bound
 from .gate_hooks import run_gate_again
 from .items import close
 from .patching import Patches
-from .watching import binding_of
+from .session import protects
 
 log = logging.getLogger("openworker_durable")
-Events = AsyncGenerator[Any, None]
 
 _ticket: contextvars.ContextVar[tuple[Binding, Ticket] | None] = contextvars.ContextVar(
     "openworker_durable_ticket", default=None
@@ -75,12 +74,8 @@ class CallHooks:
     def handle_tool_calls(self, host: Callable[..., Events]) -> Callable[..., Events]:
         """Save the thread before the first protected call and after each, and stop at a halt."""
 
-        async def _handle_tool_calls(engine: Any, tool_calls: Any) -> Events:
-            binding = binding_of(engine)
-            if binding is None:
-                async for event in host(engine, tool_calls):
-                    yield event
-                return
+        async def _handle_tool_calls(binding: Binding, tool_calls: Any) -> Events:
+            engine = binding.engine
             protected = any(binding.protects(c.name) for c in tool_calls)
             if protected and binding.save():
                 binding.acknowledge_appended()  # what earlier replies left is on disk now
@@ -100,15 +95,15 @@ class CallHooks:
                 if engine._cancel.is_set():
                     _void_all(binding, tool_calls)
 
-        return _handle_tool_calls
+        return bound(host, _handle_tool_calls)
 
     # -- consent
     def authorize(self, host: Callable[..., Events]) -> Callable[..., Events]:
         """Bind the prompt to this call's intent, and note what allowed it."""
 
-        async def _authorize(engine: Any, tool_call: Any) -> Events:
-            binding = binding_of(engine)
-            if binding is None or not binding.protects(tool_call.name):
+        async def _authorize(binding: Binding, tool_call: Any) -> Events:
+            engine = binding.engine
+            if not binding.protects(tool_call.name):
                 async for item in host(engine, tool_call):
                     yield item
                 return
@@ -127,7 +122,7 @@ class CallHooks:
                     if engine.approver is ours:  # else a window took it over meanwhile
                         engine.approver = before
 
-        return _authorize
+        return bound(host, _authorize)
 
     def evaluate(self, host: Callable[..., Any]) -> Callable[..., Any]:
         """The repeat guard: while a call of this tool is in doubt, another one asks."""
@@ -160,8 +155,6 @@ class CallHooks:
         return _execute_sync
 
     def _warn_unbound(self, engine: Any, tool_call: Any) -> None:
-        from .session import protects
-
         spec = engine.registry.get(tool_call.name)
         if not self._warned and protects(spec, tool_call.name, engine.permissions):
             self._warned = True
@@ -306,7 +299,7 @@ def _insist(binding: Binding, approver: Any) -> Any:
 
     async def approve(request: Any) -> Any:
         outcome = await approver(request)
-        if outcome.value == "deny" or getattr(binding.manager, "asks_by_itself", False):
+        if outcome.value == "deny":
             return outcome
         inbox = binding.manager.inbox
         if inbox.for_tool_call(binding.session_id, request.tool_call_id or "") is None:

@@ -12,10 +12,10 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from .binding import binding_of
 from .manager_hooks import bind, runtime_of
 from .patching import Patches
 from .slots import slot
-from .watching import binding_of
 
 log = logging.getLogger("openworker_durable")
 

@@ -7,7 +7,7 @@ lock, reads the thread again if another process wrote it, and triages before any
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from typing import Any
 
 from .. import rows, texts, thread
@@ -16,13 +16,11 @@ from ..policy import GATES
 from ..recovery import GOING_ON, Trigger
 from ..settle import Report
 from ..states import Decision, State
-from .binding import Binding
+from .binding import Binding, Events, binding_of, bound
 from .call_hooks import run_again
 from .patching import Patches
-from .watching import binding_of
 
 log = logging.getLogger("openworker_durable")
-Events = AsyncGenerator[Any, None]
 
 STATUS = "recovery_required"
 """Status of the `turn_end` event of a turn that halts at an unknown outcome."""
@@ -52,52 +50,31 @@ class EngineHooks:
     def run(self, host: Callable[..., Events]) -> Callable[..., Events]:
         """A person's message, or one delivered for them: triage comes before its line."""
 
-        async def run(engine: Any, *args: Any, **kwargs: Any) -> Events:
-            binding = binding_of(engine)
-            if binding is None:
-                async for event in host(engine, *args, **kwargs):
-                    yield event
-                return
+        def run(binding: Binding, *args: Any, **kwargs: Any) -> Events:
+            def go_on(_report: Report) -> Events:
+                return host(binding.engine, *args, **kwargs)
 
-            async def go_on(_report: Report) -> Events:
-                async for event in host(engine, *args, **kwargs):
-                    yield event
+            return self._drive(binding, Trigger.MESSAGE, go_on)
 
-            async for event in self._drive(binding, Trigger.MESSAGE, go_on):
-                yield event
-
-        return run
+        return bound(host, run)
 
     def resume(self, host: Callable[..., Events]) -> Callable[..., Events]:
         """Durable resume; goes on also when every call is answered by now (rule 14)."""
         self._host_resume = host
 
-        async def resume(engine: Any) -> Events:
-            binding = binding_of(engine)
-            if binding is None:
-                async for event in host(engine):
-                    yield event
-                return
+        def resume(binding: Binding) -> Events:
+            def go_on(report: Report) -> Events:
+                return self._continue(binding, report, host)
 
-            async def go_on(report: Report) -> Events:
-                async for event in self._continue(binding, report, host):
-                    yield event
+            return self._drive(binding, Trigger.RESUME, go_on)
 
-            async for event in self._drive(binding, Trigger.RESUME, go_on):
-                yield event
-
-        return resume
+        return bound(host, resume)
 
     def retry(self, host: Callable[..., Events]) -> Callable[..., Events]:
         """The Retry button: like a resume where the tail asks for one, else nothing."""
 
-        async def retry(engine: Any) -> Events:
-            binding = binding_of(engine)
-            if binding is None:
-                async for event in host(engine):
-                    yield event
-                return
-            failed = engine._tail_is_retriable_error()
+        def retry(binding: Binding) -> Events:
+            failed = binding.engine._tail_is_retriable_error()
 
             async def go_on(report: Report) -> Events:
                 if not (failed or report.proceed or report.retries or report.follow_up_unseen):
@@ -105,10 +82,9 @@ class EngineHooks:
                 async for event in self._continue(binding, report, self._host_resume):
                     yield event
 
-            async for event in self._drive(binding, Trigger.RETRY_BUTTON, go_on):
-                yield event
+            return self._drive(binding, Trigger.RETRY_BUTTON, go_on)
 
-        return retry
+        return bound(host, retry)
 
     async def _continue(
         self, binding: Binding, report: Report, host: Callable[..., Events]
@@ -234,12 +210,8 @@ class EngineHooks:
     def loop(self, host: Callable[..., Events]) -> Callable[..., Events]:
         """Between iterations: follow-ups, retries, and the halt."""
 
-        async def _loop(engine: Any) -> Events:
-            binding = binding_of(engine)
-            if binding is None:
-                async for event in host(engine):
-                    yield event
-                return
+        async def _loop(binding: Binding) -> Events:
+            engine = binding.engine
             while True:
                 async for event in self._until_halt(binding, host):
                     yield event
@@ -252,7 +224,7 @@ class EngineHooks:
                 engine._inject_steering()
                 binding.save()
 
-        return _loop
+        return bound(host, _loop)
 
     async def _until_halt(self, binding: Binding, host: Callable[..., Events]) -> Events:
         """Run the host's loop with our work between its iterations, up to its end or a halt."""

@@ -11,18 +11,16 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from .. import texts, thread
-from .binding import Binding
-from .gates import APPROVERS, Gate, NotMade, perform, rebuilt_approver
+from .binding import Binding, Events, bound
+from .gates import WAYS, Gate, NotMade, perform, rebuilt_approver
 from .items import answer_of
 from .patching import Patches
-from .watching import binding_of
 
 log = logging.getLogger("openworker_durable")
-Events = AsyncIterator[Any]
 Approver = Callable[..., Awaitable[dict[str, Any]]]
 
 _gate: contextvars.ContextVar[Gate | None] = contextvars.ContextVar(
@@ -35,27 +33,17 @@ class GateHooks:
 
     def attach(self, patches: Patches, engine: type, manager: type, toolchain: Any) -> None:
         """Wrap the gates and the places where their effects are."""
-        patches.wrap(engine, "_handle_team_proposal", self.handler("propose_team"))
-        patches.wrap(engine, "_handle_items_proposal", self.handler("propose_work_items"))
-        patches.wrap(engine, "_handle_tool_request", self.handler("request_tool"))
-        patches.wrap(engine, "_handle_directory_request", self.handler("request_directory"))
-        refused = {"approved": False}
-        patches.wrap(manager, "create_team", _effect("propose_team", refused))
-        patches.wrap(manager, "board_create_items", _effect("propose_work_items", refused))
-        patches.wrap(manager, "promote_workspace", _effect("request_directory", {"ok": False}))
-        patches.wrap(toolchain, "install", _effect("request_tool", None))
+        for name, way in WAYS.items():
+            patches.wrap(engine, way.handler, self.handler(way.asker))
+            owner = toolchain if way.refused is None else manager
+            patches.wrap(owner, way.effect, _effect(name, way.refused))
 
-    def handler(self, name: str) -> Callable[..., Any]:
+    def handler(self, attribute: str) -> Callable[..., Any]:
         """Give the engine, for one call, an approver that carries the call's identity."""
-        attribute = APPROVERS[name]
 
         def make(host: Callable[..., Events]) -> Callable[..., Events]:
-            async def handle(engine: Any, tool_call: Any) -> Events:
-                binding = binding_of(engine)
-                if binding is None:
-                    async for event in host(engine, tool_call):
-                        yield event
-                    return
+            async def handle(binding: Binding, tool_call: Any) -> Events:
+                engine = binding.engine
                 gate = Gate(binding, tool_call)
                 gate.look_back()
                 before = getattr(engine, attribute)
@@ -74,7 +62,7 @@ class GateHooks:
                     if getattr(engine, attribute) is ours:
                         setattr(engine, attribute, before)
 
-            return handle
+            return bound(host, handle)
 
         return make
 
@@ -98,7 +86,7 @@ def _carrying(gate: Gate, approver: Approver) -> Approver:
     return ask
 
 
-def _effect(name: str, refused: dict[str, Any] | None) -> Callable[..., Any]:
+def _effect(name: str, refused: Mapping[str, Any] | None) -> Callable[..., Any]:
     """Take the effect of a gate through the guard.
 
     Args:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from .. import texts
@@ -22,13 +23,37 @@ from ..states import AuthorityKind, Reason, State
 from .binding import Binding
 from .items import answer_of
 
-APPROVERS = {
-    "propose_team": "team_approver",
-    "propose_work_items": "items_approver",
-    "request_tool": "tool_requester",
-    "request_directory": "directory_requester",
+
+@dataclass(frozen=True)
+class Way:
+    """How a host takes one gate from the asking to the effect.
+
+    Args:
+        handler: the engine's method that handles a call of it.
+        asker: the engine's attribute that asks; None where a surface has no such asking.
+        effect: what is then called, of the session manager or the toolchain.
+        refused: what the manager's method returns for a refusal; None for one that raises.
+    """
+
+    handler: str
+    asker: str
+    effect: str
+    refused: Mapping[str, Any] | None
+
+
+WAYS = {
+    "propose_team": Way(
+        "_handle_team_proposal", "team_approver", "create_team", {"approved": False}
+    ),
+    "propose_work_items": Way(
+        "_handle_items_proposal", "items_approver", "board_create_items", {"approved": False}
+    ),
+    "request_directory": Way(
+        "_handle_directory_request", "directory_requester", "promote_workspace", {"ok": False}
+    ),
+    "request_tool": Way("_handle_tool_request", "tool_requester", "install", None),
 }
-"""The engine's attribute that asks for each gate; None where a surface has no such asking."""
+"""The gates; an effect that is refused by raising is the toolchain's, the others the manager's."""
 
 
 class NotMade(DurableError):

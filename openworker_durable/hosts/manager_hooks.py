@@ -12,7 +12,7 @@ from typing import Any
 from .. import rows, verbs
 from ..errors import LedgerError
 from ..policy import Retention
-from .binding import Binding
+from .binding import Binding, binding_of
 from .items import recovery_of
 from .patching import Patches
 from .runtime import Runtime, runtime_for
@@ -150,11 +150,10 @@ class ManagerHooks:
             if done.get("ok"):
                 try:
                     runtime.ledger.run(verbs.tombstone, session_id, runtime.clock())
-                    runtime.ask_without_retry(session_id)
                 except LedgerError as exc:
                     log.warning("session %s: its tombstone comes later (%s)", session_id, exc)
                     runtime.ledger.defer(verbs.tombstone, session_id, runtime.clock())
-                    runtime.ask_without_retry(session_id)
+                runtime.ask_without_retry(session_id)
             return done
 
         return delete_session
@@ -203,8 +202,8 @@ def _fill(manager: Any, engine: Any, session_id: str) -> None:
 
 def _withdraw(engine: Any) -> None:
     """What was allowed in an engine that is gone, and has not started, is taken back."""
-    binding = getattr(engine, "_durable", None)
-    if isinstance(binding, Binding):
+    binding = binding_of(engine)
+    if binding is not None:
         binding.withdraw()
 
 
@@ -221,8 +220,8 @@ def _occurrence(runtime: Runtime, manager: Any, session_id: str) -> str:
 
 def bind(runtime: Runtime, manager: Any, engine: Any, session_id: str) -> Binding:
     """Tie an engine to its session; the same engine keeps its binding."""
-    found = getattr(engine, "_durable", None)
-    if isinstance(found, Binding) and found.runtime is runtime:
+    found = binding_of(engine)
+    if found is not None and found.runtime is runtime:
         return found
     agent = str(getattr(engine, "agent_name", "code") or "code")
     binding = Binding(runtime, manager, engine, session_id, agent=agent)

@@ -28,13 +28,14 @@ from ..recovery import Trigger
 from ..settle import Report, Settler
 from ..states import Decision
 from . import threads
+from .binding import binding_of
 from .files import mend_thread
 from .items import close, recovery_of
 from .names import HostNames
 from .opening import Opening
 from .session import HostSession
 from .views import relay, turn_done
-from .watching import Watching, binding_of
+from .watching import Watching
 
 log = logging.getLogger("openworker_durable")
 

@@ -210,14 +210,13 @@ class TerminalHooks:
 
     def _session(self, app: Any) -> TerminalSession:
         state_dir = Path(app._session_store.db_path).parent
-        runtime = runtime_for(state_dir, self.names, self.failpoint, self.retention)
+        # Only a session manager's process is the server process: it may start any time.
+        runtime = runtime_for(state_dir, self.names, self.failpoint, self.retention, serve=False)
         if runtime not in self.runtimes:
             self.runtimes.append(runtime)
         inbox = self.names.load("inbox")(state_dir / "inbox.json")
         session = TerminalSession(app, runtime, inbox)
         if runtime.manager is None:
-            # Only a session manager's process is the server process: it may start any time.
-            runtime.server.close()
             runtime.manager = session
         return session
 

@@ -23,7 +23,6 @@ from ..policy import Retention
 from ..recovery import Trigger
 from ..settle import Settler
 from ..states import State
-from .binding import Binding
 from .items import ASKED, allows, close, recovery_of
 from .session import HostSession
 
@@ -239,9 +238,3 @@ class Watching:
         for session_id in dict.fromkeys(r.session_id for r in open_rows):
             if not self.manager.is_running(session_id):
                 await self.after_turn(session_id)
-
-
-def binding_of(engine: Any) -> Binding | None:
-    """Return an engine's binding, or None for an engine that belongs to no session."""
-    found = getattr(engine, "_durable", None)
-    return found if isinstance(found, Binding) else None

@@ -13,6 +13,7 @@ from unittest import mock
 
 from openworker_durable import verbs
 from openworker_durable.hosts.attach import Attachment, attach
+from openworker_durable.hosts.binding import binding_of
 from openworker_durable.hosts.names import REFERENCE
 from openworker_durable.hosts.reference.inbox import InboxItem
 from openworker_durable.hosts.reference.manager import SessionManager
@@ -23,7 +24,6 @@ from openworker_durable.hosts.reference.providers import (
     ToolCall,
 )
 from openworker_durable.hosts.reference.tools import ToolMetadata, tool
-from openworker_durable.hosts.watching import binding_of
 from openworker_durable.ledger import Ledger
 from openworker_durable.recovery import Trigger
 from tests.bench.figures import Pairs, Result, clocked, median

@@ -138,6 +138,15 @@ class World:
             item = await self.prompt(name)
             await self.manager.resolve_inbox(item.id, word)
 
+    async def cut_off_inside(self, name: str) -> None:
+        """Allow a call and cancel its turn while it runs in its thread, until it is released."""
+        self.outside.release.clear()
+        turn = self.start()
+        await self.allow(name)
+        await asyncio.to_thread(self.outside.inside.wait, 10)
+        turn.cancel()
+        await asyncio.gather(turn, return_exceptions=True)
+
     async def say(self, text: str, *allowed: str) -> None:
         task = self.start(text)
         await self.allow(*allowed)

@@ -86,12 +86,7 @@ async def test_c09_a_known_outcome_behind_a_placeholder_is_told(lab: Lab) -> Non
 
 async def test_c10_cancelled_while_the_tool_is_in_its_thread(lab: Lab) -> None:
     world = lab.world(reply(call("send", "k1", what="a")))
-    lab.outside.release.clear()
-    task = world.start()
-    await world.allow("send")
-    await asyncio.to_thread(lab.outside.inside.wait, 10)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    await world.cut_off_inside("send")
     await world.quiet()
     assert world.states() == ["dispatched"]
     lab.outside.release.set()
@@ -107,12 +102,7 @@ async def test_c10_cancelled_while_the_tool_is_in_its_thread(lab: Lab) -> None:
 
 async def test_c10_resume_joins_a_call_that_still_runs(lab: Lab) -> None:
     world = lab.world(reply(call("send", "k1", what="a")))
-    lab.outside.release.clear()
-    task = world.start()
-    await world.allow("send")
-    await asyncio.to_thread(lab.outside.inside.wait, 10)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    await world.cut_off_inside("send")
     resumed = asyncio.ensure_future(world.resume())
     await world.until(lambda: world.manager.is_running(SESSION))
     lab.outside.release.set()
@@ -125,12 +115,7 @@ async def test_c10_resume_joins_a_call_that_still_runs(lab: Lab) -> None:
 
 async def test_a_message_while_the_call_still_runs_gets_provisional_text(lab: Lab) -> None:
     world = lab.world(reply(call("send", "k1", what="a")), AssistantTurn(text="ok"))
-    lab.outside.release.clear()
-    task = world.start()
-    await world.allow("send")
-    await asyncio.to_thread(lab.outside.inside.wait, 10)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    await world.cut_off_inside("send")
     await world.manager.deliver_to_session(SESSION, "still there?")
     assert "still running" in world.answer("k1")
     lab.outside.release.set()

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from openworker_durable.hosts.binding import binding_of
 from openworker_durable.hosts.reference.providers import AssistantTurn
-from openworker_durable.hosts.watching import binding_of
 from tests.host.harness import SESSION, Lab, World, call, reply
 
 

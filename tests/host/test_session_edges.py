@@ -12,9 +12,9 @@ import pytest
 
 from openworker_durable import thread, verbs
 from openworker_durable.errors import LedgerUnavailable, Refused
+from openworker_durable.hosts.binding import binding_of
 from openworker_durable.hosts.reference.conversations import ConversationStore
 from openworker_durable.hosts.reference.providers import AssistantTurn, ToolCall
-from openworker_durable.hosts.watching import binding_of
 from openworker_durable.ledger import Ledger
 from openworker_durable.states import Decision
 from tests.host.harness import SESSION, Lab, World, call, reply
@@ -216,12 +216,7 @@ async def test_the_repeat_guard_fails_closed(lab: Lab, monkeypatch: pytest.Monke
 
 async def test_a_stop_is_heard_while_a_resume_waits_for_a_running_call(lab: Lab) -> None:
     world = lab.world(reply(call("send", "k1")))
-    lab.outside.release.clear()
-    task = world.start()
-    await world.allow("send")
-    await asyncio.to_thread(lab.outside.inside.wait, 10)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    await world.cut_off_inside("send")
     resumed = asyncio.ensure_future(world.runtime.drive(SESSION))
     await world.until(lambda: world.runtime.owner.holds(SESSION))
     world.manager._engines[SESSION].request_interrupt()
@@ -248,3 +243,12 @@ async def test_g9_a_running_call_outlives_the_plugins_own_end(lab: Lab, tmp_path
     await again.until(lambda: again.states() == ["succeeded"])
     await again.until(first.guard.idle)
     assert again.items() == []
+
+
+async def test_g9_a_turn_whose_window_goes_away_gives_its_session_back_at_once(lab: Lab) -> None:
+    world = lab.world(reply(call("send", "k1")), AssistantTurn(text="fine"))
+    turn: Any = world.manager.get_engine(SESSION).run("go")
+    await turn.__anext__()
+    assert world.runtime.owner.holds(SESSION)
+    await turn.aclose()
+    assert not world.runtime.owner.holds(SESSION)

@@ -210,6 +210,13 @@ WAYS: tuple[Mutant, ...] = (
     ),
     # -- one engine of a session
     mutant(
+        "a-closed-turn-keeps-its-session",
+        "G9",
+        "host/test_session_edges.py::"
+        "test_g9_a_turn_whose_window_goes_away_gives_its_session_back_at_once",
+        ("hosts/binding.py", "            await inner.aclose()\n", "            pass\n"),
+    ),
+    mutant(
         "two-engines-of-one-session",
         "G2",
         "host/test_one_engine.py"

@@ -272,6 +272,11 @@ class Life:
         self.tasks.append(asyncio.ensure_future(work))
         return self.tasks[-1]
 
+    async def attended_and_allowed(self, text: str) -> None:
+        """Drive a turn with a window open and a person who allows everything."""
+        self.person()
+        await self.attended(text)
+
     def person(self, word: str = "allow") -> None:
         """Answer every approval from now on."""
         self.later(self._answer_all(word))

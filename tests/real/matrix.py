@@ -55,8 +55,7 @@ def _open(life: Any, combination: list[Any], *, kill: bool) -> None:
 async def first(life: Any, combination: list[Any]) -> None:
     """The life that is killed."""
     _open(life, combination, kill=True)
-    life.person()
-    await life.attended("go")
+    await life.attended_and_allowed("go")
 
 
 async def second(life: Any, combination: list[Any]) -> Any:

@@ -115,8 +115,7 @@ def test_c02_over_a_restart_while_the_second_prompt_waits(
 
 async def _killed_in_the_second(life: Any, script: str, place: str) -> None:
     _open(life, script, place, "b")
-    life.person()
-    await life.attended("go")
+    await life.attended_and_allowed("go")
 
 
 async def _gone_on(life: Any, script: str) -> Any:

@@ -24,8 +24,7 @@ def _open(life: Any, kill: str = "") -> None:
 
 async def _killed(life: Any) -> None:
     _open(life, "in_after")
-    life.person()
-    await life.attended("go")
+    await life.attended_and_allowed("go")
 
 
 async def _halted(life: Any) -> Any:

@@ -22,8 +22,7 @@ def _open(life: Any, kill: str = "", **kwargs: Any) -> None:
 
 async def _killed(life: Any, place: str) -> None:
     _open(life, place)
-    life.person()
-    await life.attended("go")
+    await life.attended_and_allowed("go")
 
 
 def _pending(facts: Any, kind: str = "recovery_required") -> int:
@@ -282,8 +281,7 @@ async def _mcp_killed(life: Any, place: str) -> None:
     _with_server(life, place)
     tools = await life.manager.prepare_mcp_tools("s1")
     life.manager.get_engine("s1", extra_tools=tools)
-    life.person()
-    await life.attended("go")
+    await life.attended_and_allowed("go")
 
 
 async def _mcp_after(life: Any, connects: bool) -> Any:

@@ -25,8 +25,7 @@ def _open(life: Any, kill: str = "", **kwargs: Any) -> None:
 
 async def _killed(life: Any, place: str) -> None:
     _open(life, place)
-    life.person()
-    await life.attended("go")
+    await life.attended_and_allowed("go")
 
 
 async def _gone_on(life: Any, then: str, decision: str = "") -> Any:
@@ -160,8 +159,7 @@ def test_c10_a_call_that_outlives_its_turn_is_taken_up(real: Real, how: str) -> 
 async def _stays_inside(life: Any) -> None:
     _open(life)
     life.inside = lambda name, to: _wait_for_ever(life.folder)
-    life.person()
-    await life.attended("go")
+    await life.attended_and_allowed("go")
 
 
 def _wait_for_ever(folder: Path) -> None:
@@ -207,8 +205,7 @@ async def _times_out(life: Any, then: str) -> Any:
 
     _open(life)
     life.result = result
-    life.person()
-    await life.attended("go")
+    await life.attended_and_allowed("go")
     await life.quiet()
     waiting = life.facts()
     if then == "message":

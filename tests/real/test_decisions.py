@@ -25,8 +25,7 @@ def _open(life: Any, kill: str = "") -> None:
 
 async def _first(life: Any) -> None:
     _open(life, kill="in_after")
-    life.person()
-    await life.attended("go")
+    await life.attended_and_allowed("go")
 
 
 async def _halted(life: Any) -> None:

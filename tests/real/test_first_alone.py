@@ -29,8 +29,7 @@ async def _killed_at_the_prompt(life: Any) -> None:
 
 async def _killed(life: Any, place: str) -> None:
     _open(life, place)
-    life.person()
-    await life.attended("go")
+    await life.attended_and_allowed("go")
 
 
 async def _second(life: Any, then: str, decision: str = "") -> Any:

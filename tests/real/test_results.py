@@ -37,8 +37,7 @@ def _open(life: Any, kind: str, kill: str = "") -> None:
 
 async def _turn(life: Any, kind: str, kill: str = "") -> Any:
     _open(life, kind, kill)
-    life.person()
-    await life.attended("go")
+    await life.attended_and_allowed("go")
     return _answer(life)
 
 

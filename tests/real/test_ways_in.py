@@ -40,8 +40,7 @@ def _open(life: Any, *before: Any, name: str = "send", **kwargs: Any) -> list[An
 
 async def _prompted(life: Any) -> list[Any]:
     seen = _open(life)
-    life.person()
-    await life.attended("go")
+    await life.attended_and_allowed("go")
     return seen
 
 

@@ -15,7 +15,7 @@ from openworker_durable import Report, Status, __version__, install, uninstall, 
 from openworker_durable.cli_doctor import pages
 from openworker_durable.hosts import version
 from openworker_durable.hosts.attach import attached
-from openworker_durable.hosts.blocking import EFFECTS
+from openworker_durable.hosts.gates import WAYS
 from openworker_durable.hosts.names import REFERENCE
 from openworker_durable.hosts.reference.engine import TurnEngine
 from openworker_durable.hosts.reference.manager import SessionManager
@@ -136,7 +136,9 @@ def test_a_host_that_does_not_fit_is_left_alone_but_blocked(
     assert report.safe
     assert attached(REFERENCE) is None
     after = vars(SessionManager)
-    assert {name for name in after if after[name] is not before.get(name)} == set(EFFECTS)
+    blocked = {name for name in after if after[name] is not before.get(name)}
+    assert blocked == {way.effect for way in WAYS.values() if way.refused is not None}
+    assert blocked == {"create_team", "board_create_items", "promote_workspace"}
     assert [r.levelno for r in caplog.records] == [logging.ERROR]
     assert "engine._record_result: not found" in caplog.text
 
