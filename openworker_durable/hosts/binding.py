@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +25,7 @@ from ..policy import policy_of, protection, tool_identity
 from ..redact import preview
 from ..snapshot import Snapshot
 from ..states import AuthorityKind
+from . import threads
 from .files import mend_thread, sync_file
 from .items import ASKED, prompt_state, stamp_of
 from .life import Life
@@ -79,10 +79,10 @@ class Binding:
     turn: int = 0
     repeat: Execution | None = None
     cut_off: list[Execution] = field(default_factory=list)
+    seen: threads.Look | None = None
     asking_tool: str = ""
     _known_ids: set[str] | None = None
     _protects: dict[str, tuple[Any, bool]] = field(default_factory=dict)
-    _stat: tuple[int, int] | None = None
 
     @property
     def port(self) -> HostSession:
@@ -292,41 +292,37 @@ class Binding:
 
     def remember_file(self) -> None:
         """Note how the thread's file looks now that it equals what is in memory."""
-        self._stat = self._look()
+        self.seen = self._look()
 
-    def _look(self) -> tuple[int, int] | None:
-        try:
-            stat = os.stat(self.manager.session_store._file(self.session_id))
-        except OSError:
-            return None
-        return stat.st_size, stat.st_mtime_ns
+    def _look(self) -> threads.Look | None:
+        return threads.look(self.manager.session_store._file(self.session_id))
 
     def is_stale(self) -> bool:
         """Say whether the saved thread was written by somebody else since."""
         now = self._look()
-        return now is not None and now != self._stat
+        return now is not None and now != self.seen
 
     def reload_if_stale(self) -> None:
         """Read the saved thread again when another process wrote it since; hold the session.
 
+        The thread is its file: the host's row for it may come late, or never after a kill.
+
         Raises:
             OSError, ValueError: it cannot be read; what is in memory stays.
         """
-        now = self._look()
-        if now is None or now == self._stat:
+        if not self.is_stale():
             return
-        if self._stat is not None or not self.engine.messages:
-            mend_thread(self.manager.session_store._file(self.session_id))
-            now = self._look()
-            record = self.manager.session_store.load(self.session_id)
-            if record is not None:
-                self.engine.messages[:] = record.messages
-                state = self.runtime.names.load("compaction").from_dict(record.compaction)
-                self.engine.compaction_state = state
-                self._known_ids = None
-                self.incarnation = ""
-                self.runtime.note_saved(self.manager, self.session_id, len(record.messages))
-        self._stat = now
+        store = self.manager.session_store
+        mend_thread(store._file(self.session_id))
+        record = store.load(self.session_id)
+        messages = record.messages if record else store._read_jsonl(self.session_id) or []
+        state = self.runtime.names.load("compaction").from_dict(record.compaction if record else {})
+        self.engine.messages[:] = messages
+        self.engine.compaction_state = state
+        self._known_ids = None
+        self.incarnation = ""
+        self.runtime.note_saved(self.manager, self.session_id, len(messages))
+        self.remember_file()
 
     def acknowledge_appended(self) -> None:
         """After a save: let the rows whose results are on disk be acknowledged later."""

@@ -17,6 +17,7 @@ from .items import recovery_of
 from .patching import Patches
 from .runtime import Runtime, runtime_for
 from .slots import occurrence_of_run
+from .threads import look
 
 log = logging.getLogger("openworker_durable")
 RUN = "__run__"
@@ -73,17 +74,22 @@ class ManagerHooks:
 
         def get_engine(manager: Any, session_id: str, *args: Any, **kwargs: Any) -> Any:
             runtime = runtime_of(manager)
-            if runtime is not None and session_id in runtime.opening.parked:
+            if runtime is None:
+                return host(manager, session_id, *args, **kwargs)
+            if session_id in runtime.opening.parked:
                 manager._engines.setdefault(session_id, runtime.opening.parked[session_id])
-            if runtime is not None and session_id not in manager._engines:
-                runtime.mend(manager, session_id)
             known = session_id in manager._engines
+            if not known:
+                runtime.mend(manager, session_id)
+            seen = look(manager.session_store._file(session_id))
             engine = host(manager, session_id, *args, **kwargs)
-            if runtime is not None and engine is not None:
-                if not known:
-                    _fill(manager, engine, session_id)
-                binding = bind(runtime, manager, engine, session_id)
-                binding.occurrence = binding.occurrence or _occurrence(runtime, manager, session_id)
+            if engine is None:
+                return None
+            binding = bind(runtime, manager, engine, session_id)
+            if not known:
+                _fill(manager, engine, session_id)
+                binding.seen = seen  # what another process saves from here on is not in it
+            binding.occurrence = binding.occurrence or _occurrence(runtime, manager, session_id)
             return engine
 
         return get_engine

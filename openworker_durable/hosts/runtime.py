@@ -207,12 +207,18 @@ class Runtime(Watching):
     def looking(self, session_id: str) -> Iterator[None]:
         """Hold a session while its thread is repaired; turns of this process wait for it.
 
+        An engine that is there has the thread as it is on disk, whoever wrote it.
+
         Raises:
             SessionHeld: somebody else has it.
+            OSError, ValueError: the thread cannot be read.
         """
         with self.owner.hold(session_id):
             self._looking.add(session_id)
             try:
+                binding = binding_of(self.manager._engines.get(session_id))
+                if binding is not None:
+                    binding.reload_if_stale()
                 yield
             finally:
                 self._looking.discard(session_id)
@@ -353,9 +359,6 @@ class Runtime(Watching):
             return False
         try:
             with self.looking(session_id):
-                binding = binding_of(manager._engines.get(session_id))
-                if binding is not None:
-                    binding.reload_if_stale()
                 port = HostSession(self, manager, session_id)
                 report = await self.settler.triage(port, Trigger.TURN_END)
         except Exception as exc:

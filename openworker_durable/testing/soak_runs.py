@@ -37,6 +37,9 @@ MOST_KILLS = 4
 MOST_ROUNDS = 12
 """Most lives after the last kill until nothing is undecided."""
 
+BESIDE = 0.25
+"""Share of the lives with a kill that have a second process beside them."""
+
 POLL_SECONDS = 0.02
 
 COMMITS = tuple(p for p in PLACES if p.startswith("commit.before:"))
@@ -47,7 +50,11 @@ FINAL_WORDS = ("happened", "retry", "drop")
 
 @dataclass
 class Life:
-    """One process of a run: what it was to do and how it ended."""
+    """One process of a run: what it was to do and how it ended.
+
+    Args:
+        beside: it ran at the same time as the one told before it, over the same folder.
+    """
 
     scenario: Scenario
     kill_after: float | None
@@ -55,6 +62,7 @@ class Life:
     killed: bool
     effects: int
     errors: list[str]
+    beside: bool = False
 
     def __str__(self) -> str:
         kill = str(self.scenario.kill or "")
@@ -62,9 +70,11 @@ class Life:
             kill = f"after {self.kill_after * 1000:.0f} ms"
         steps = " ".join(":".join(map(str, step)) for step in self.scenario.steps)
         approvals = self.scenario.approvals
+        who = "beside it " if self.beside else ""
+        who += "" if self.scenario.durable else "host alone "
         end = "".join(f"\n    {e.strip()}" for e in self.errors)
         return (
-            f"{'' if self.scenario.durable else 'host alone '}[{steps}] approvals={approvals} "
+            f"{who}[{steps}] approvals={approvals} "
             f"kill={kill or '-'} breaks={self.scenario.breaks or '-'} -> {self.ended_by}, "
             f"{self.effects} effects{end}"
         )
@@ -137,7 +147,7 @@ class _Soak:
         for _ in range(kills + 2):  # not every kill place is reached
             if run.kills >= kills:
                 break
-            self._live(self._doomed(scenario), beside=rng.random() < 0.1)
+            self._live(self._doomed(scenario), beside=rng.random() < BESIDE)
             if run.faults:
                 return
             scenario = replace(scenario, steps=self._later_steps())
@@ -236,7 +246,7 @@ class _Soak:
         self._note(scenario, after, outcome)
         if other is not None and child is not None:
             second = child.wait()
-            self._note(other, None, second)
+            self._note(other, None, second, beside=True)
             self.run.faults += check_invariants(second, settled=False)
             outcome = replace(self.lab.look(scenario), told=outcome.told)
         else:
@@ -247,9 +257,11 @@ class _Soak:
     def _beside(self, scenario: Scenario) -> Scenario:
         return scenario.then(*self._later_steps(), approvals="allow")
 
-    def _note(self, scenario: Scenario, after: float | None, outcome: Outcome) -> None:
+    def _note(
+        self, scenario: Scenario, after: float | None, outcome: Outcome, *, beside: bool = False
+    ) -> None:
         ended = (outcome.ended_by, outcome.killed)
-        life = Life(scenario, after, *ended, len(outcome.effects), outcome.errors)
+        life = Life(scenario, after, *ended, len(outcome.effects), outcome.errors, beside)
         self.run.lives.append(life)
         self.run.places.update(outcome.hits.keys())
         if outcome.killed and scenario.kill is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,23 @@ def test_a_process_that_may_not_drive_a_session_writes_nothing_over_it(lab: Cras
     assert refused.thread == before
     hold.release()
     assert check_invariants(first.wait()) == []
+
+
+def test_g2_who_takes_over_reads_what_the_dead_process_saved(lab: CrashLab) -> None:
+    """The second process opened the session before it had a line, and sweeps when it may."""
+    steps = (("start_gateway",), ("pause", "first"), ("message", "send it"))
+    doomed = one_turn(lab.folder(), kill=Kill("tool_returned"), poll_seconds=0.02)
+    first = lab.start(replace(doomed, steps=steps))
+    assert first.paused("first")
+    opened = (("start_gateway",), ("retry_button",), ("pause", "idle"))
+    second = lab.start(doomed.then(*opened, ("expect", "commit.after:acknowledge"), ("settle",)))
+    assert second.paused("idle")
+    first.go("first")
+    assert first.wait().killed
+    second.go("idle")
+    outcome = second.wait()
+    assert check_invariants(outcome) == []
+    assert [m["role"] for m in outcome.thread] == ["user", "assistant", "tool"]
+    after = lab.run(doomed.then(("start_gateway",), ("message", "and now?")))
+    assert check_invariants(after) == []
+    assert after.count("k") == 1

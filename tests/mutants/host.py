@@ -164,6 +164,32 @@ HOST: tuple[Mutant, ...] = (
         (TURNS, "                binding.reload_if_stale()\n", "                pass\n"),
     ),
     mutant(
+        "who-takes-over-trusts-its-engine",
+        "G2 R",
+        "crash/test_kit_processes.py::test_g2_who_takes_over_reads_what_the_dead_process_saved",
+        (
+            "hosts/runtime.py",
+            "                    binding.reload_if_stale()\n                yield",
+            "                    pass\n                yield",
+        ),
+    ),
+    mutant(
+        "a-thread-is-only-what-the-index-names",
+        "G2 R",
+        "host/test_stale_engines.py::test_g2_a_thread_that_began_elsewhere_is_not_written_over",
+        (
+            "hosts/binding.py",
+            "record.messages if record else store._read_jsonl(self.session_id) or []",
+            "record.messages if record else self.engine.messages",
+        ),
+    ),
+    mutant(
+        "what-came-while-loading-counts-as-seen",
+        "G2 R",
+        "host/test_stale_engines.py::test_g2_what_is_saved_while_the_engine_is_loaded_is_read_again",
+        ("hosts/manager_hooks.py", "                binding.seen = seen", "                pass"),
+    ),
+    mutant(
         "another-process-counts-as-dead",
         "G9 R7",
         "host/test_mutant_gaps.py::test_r7_a_call_of_another_live_process_is_left_alone",
