@@ -35,6 +35,7 @@ from .models import Authority, Intent, Outcome, ToolIdentity
 from .redact import preview
 from .snapshot import Snapshot
 from .states import Reason, State
+from .witness import Witness
 
 log = logging.getLogger("openworker_durable")
 T = TypeVar("T")
@@ -98,6 +99,7 @@ class Handle:
     authority: Authority
     retry: bool = False
     attempt: int = 0
+    witness: Witness = field(default_factory=Witness, repr=False)
     _used: bool = field(default=False, repr=False)
     _done: bool = field(default=False, repr=False)
 
@@ -288,14 +290,18 @@ class Guard:
     # -- around one call
     @contextlib.contextmanager
     def call(self, handle: Handle) -> Iterator[ExecutionContext]:
-        """Dispatch, then run the body as the call's effect; `finish` stays with the caller."""
+        """Dispatch, then run the body as the call's effect; `finish` stays with the caller.
+
+        The handle's witness sees what the body sends.
+        """
         attempt = self.dispatch(handle)
         context = ExecutionContext(handle.execution_id, attempt)
         token = _current.set(context)
         try:
-            self._hit("effect.before")
-            yield context
-            self._hit("effect.after")
+            with handle.witness.watching():
+                self._hit("effect.before")
+                yield context
+                self._hit("effect.after")
         finally:
             _current.reset(token)
 
@@ -381,7 +387,7 @@ def run_protected(
             value = effect()
     except BaseException as exc:
         if handle.attempt:
-            guard.finish(handle, failed(exc))
+            guard.finish(handle, handle.witness.judge(failed(exc)))
         raise
-    guard.finish(handle, settle(value))
+    guard.finish(handle, handle.witness.judge(settle(value)))
     return value

@@ -78,7 +78,8 @@ MAY_HAVE_BEGUN: frozenset[str] = frozenset(
 )
 """Types that are raised when a request may have been sent, or its reply was not understood."""
 
-_REFUSING_STATUS = frozenset({400, 401, 403, 404, 405, 406, 410, 411, 412, 413, 414, 415, 422})
+REFUSING_STATUS = frozenset({400, 401, 403, 404, 405, 406, 410, 411, 412, 413, 414, 415, 422})
+"""HTTP statuses with which a service says that it did nothing."""
 
 
 def _qualified(cls: type) -> str:
@@ -125,7 +126,7 @@ def state_of(exc: BaseException, *, external: bool) -> State:
     """
     status = _status(exc)
     if status is not None:
-        return State.FAILED if status in _REFUSING_STATUS else State.UNKNOWN
+        return State.FAILED if status in REFUSING_STATUS else State.UNKNOWN
     for cls in type(exc).__mro__:
         name = _qualified(cls)
         if name == "urllib.error.URLError":

@@ -17,6 +17,7 @@ from .chat_hooks import ChatHooks
 from .driving_hooks import DrivingHooks
 from .engine_hooks import EngineHooks
 from .gate_hooks import GateHooks
+from .http_hooks import HTTP
 from .listing_hooks import ListingHooks
 from .manager_hooks import ManagerHooks
 from .names import HostNames
@@ -103,6 +104,7 @@ def attach(
         )
         GateHooks().attach(patches, engine, names.load("manager"), names.load("toolchain"))
         ChatHooks(names.load("decode")).attach(patches, names.load("manager"))
+        HTTP.attach(patches)
         terminal = app_of(names)
         if terminal is not None:
             TerminalHooks(names, failpoint, retention, done.runtimes).attach(patches, terminal)

@@ -387,8 +387,15 @@ def _finish(binding: Binding, ticket: Ticket, result: Any, status: str) -> tuple
         state, reason = State.SUCCEEDED, Reason.RETURNED
     shot = encode(result)
     detail = type(ticket.raised).__name__ if ticket.raised else ""
-    guard.finish(ticket.handle, Outcome(state=state, reason=reason, snapshot=shot, detail=detail))
-    ticket.snapshot, ticket.failed = shot, state is State.FAILED
+    outcome = ticket.handle.witness.judge(
+        Outcome(state=state, reason=reason, snapshot=shot, detail=detail)
+    )
+    guard.finish(ticket.handle, outcome)
+    if outcome.state is State.UNKNOWN:
+        binding.halted = True
+        result, status = HELD, "unknown"
+    else:
+        ticket.snapshot, ticket.failed = shot, state is State.FAILED
     _tell_if_outlived(binding, ticket)
     return result, status
 

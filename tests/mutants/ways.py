@@ -8,6 +8,7 @@ SLOTS = "host/test_automation_slots.py::"
 TOOLS = "host/test_tools_first.py::"
 SURFACES = "host/test_surfaces.py::"
 GATES = "host/test_gates.py::"
+WITNESS = "host/test_http_witness.py::"
 
 WAYS: tuple[Mutant, ...] = (
     # -- automations
@@ -239,5 +240,34 @@ WAYS: tuple[Mutant, ...] = (
             "            if self.parked.pop(session_id, None) is not None:",
             "            if True:",
         ),
+    ),
+    # -- what a call sent
+    mutant(
+        "a-swallowed-error-is-an-answer",
+        "C04",
+        f"{WITNESS}test_c04_a_swallowed_error_is_no_answer[dropped]",
+        (
+            "witness.py",
+            "            if noted.doubt and not self",
+            "            if False and not self",
+        ),
+    ),
+    mutant(
+        "a-refusal-settles-an-earlier-try",
+        "C04",
+        f"{WITNESS}test_c04_a_swallowed_error_is_no_answer[dropped-then-409]",
+        ("witness.py", "t.what == what and t.accepted for t", "t.what == what for t"),
+    ),
+    mutant(
+        "a-reply-that-breaks-off-is-a-reply",
+        "C04",
+        f"{WITNESS}test_c04_a_swallowed_error_is_no_answer[cut]",
+        ("hosts/http_hooks.py", "    elif not tries[-1].doubt:", "    elif False:"),
+    ),
+    mutant(
+        "an-accepted-request-was-never-sent",
+        "C04 C29",
+        f"{WITNESS}test_c04_a_swallowed_error_is_no_answer[accepted-then-wrong]",
+        ("witness.py", "self.tries[-1].accepted:", "False:"),
     ),
 )
