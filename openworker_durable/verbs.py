@@ -26,6 +26,9 @@ from .states import (
     state_after,
 )
 
+BY_PERSON = frozenset({AuthorityKind.ITEM, AuthorityKind.PROMPT})
+"""Authorities that a person gave for this very call."""
+
 
 def _one(conn: sqlite3.Connection, name: str, **params: Any) -> sqlite3.Row | None:
     row: sqlite3.Row | None = run(conn, name, params).fetchone()
@@ -115,10 +118,14 @@ def dispatch(
     Raises:
         AlreadyRecorded: the execution has a row; its caller must do no I/O.
         ApprovalSpent: the approval item already started another attempt.
+        Refused: another run of the same automation's slot has made calls meanwhile, and no
+            person allowed this one knowing that.
     """
     there = _latest(conn, intent.execution_id)
     if there is not None:
         raise AlreadyRecorded(intent.execution_id, there.attempt, _found(there), "no row")
+    if intent.occurrence and authority.kind not in BY_PERSON and _slot_taken(conn, intent):
+        raise Refused(intent.execution_id, 1, "another run of the same slot", "the only one")
     try:
         _insert(conn, intent, 1, State.DISPATCHED, Reason.STARTED, owner, at, authority)
     except sqlite3.IntegrityError as exc:
@@ -132,6 +139,12 @@ def dispatch(
         tool_call_id=intent.tool_call_id, execution_id=intent.execution_id, attempt=1,
     )  # fmt: skip
     return 1
+
+
+def _slot_taken(conn: sqlite3.Connection, intent: Intent) -> bool:
+    """Say whether another session made calls for an automation's slot: asked at dispatch (G5)."""
+    slot = {"occurrence": intent.occurrence, "session_id": intent.session_id}
+    return _one(conn, "same_occurrence", **slot) is not None
 
 
 def retry(conn: sqlite3.Connection, intent: Intent, owner: str, at: float) -> int:

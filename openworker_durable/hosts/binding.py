@@ -75,6 +75,7 @@ class Binding:
     blocked: str = ""
     halted: bool = False
     dead: bool = False
+    unreadable: bool = False
     cut_short: bool = False
     turn: int = 0
     repeat: Execution | None = None
@@ -290,6 +291,15 @@ class Binding:
         hit("thread.after")
         return True
 
+    def save_rest(self) -> None:
+        """At a turn's end: save what no checkpoint saved, while the session is still ours.
+
+        The host's own save comes when another process may have the session.
+        """
+        saved = self.runtime.saved_count(self.manager, self.session_id)
+        if len(self.engine.messages) != saved:
+            self.save(sync=False)
+
     def remember_file(self) -> None:
         """Note how the thread's file looks now that it equals what is in memory."""
         self.seen = self._look()
@@ -305,7 +315,8 @@ class Binding:
     def reload_if_stale(self) -> None:
         """Read the saved thread again when another process wrote it since; hold the session.
 
-        The thread is its file: the host's row for it may come late, or never after a kill.
+        The thread is its file: the host's row for it may come late, or never after a kill. A
+        file without a message, as a kill in a first save leaves it, is no thread.
 
         Raises:
             OSError, ValueError: it cannot be read; what is in memory stays.
@@ -315,20 +326,40 @@ class Binding:
         store = self.manager.session_store
         mend_thread(store._file(self.session_id))
         record = store.load(self.session_id)
-        messages = record.messages if record else store._read_jsonl(self.session_id) or []
-        state = self.runtime.names.load("compaction").from_dict(record.compaction if record else {})
-        self.engine.messages[:] = messages
-        self.engine.compaction_state = state
-        self._known_ids = None
-        self.incarnation = ""
-        self.runtime.note_saved(self.manager, self.session_id, len(messages))
+        saved = record.messages if record else store._read_jsonl(self.session_id) or []
+        if saved:
+            state = self.runtime.names.load("compaction")
+            self.engine.compaction_state = state.from_dict(record.compaction if record else {})
+            self.engine.messages[:] = [*_instructions(self.engine, saved), *saved]
+            self._known_ids = None
+            self.incarnation = ""
+        self.unreadable = False
+        self.runtime.note_saved(self.manager, self.session_id, saved)
         self.remember_file()
+
+    def look_again(self) -> None:
+        """Read the saved thread again like `reload_if_stale`; when that fails, say so of it.
+
+        What is in memory is then not the thread: recovery settles its calls without it.
+        """
+        try:
+            self.reload_if_stale()
+        except (OSError, ValueError) as exc:
+            if not self.unreadable:
+                log.warning("session %s: cannot be read (%s)", self.session_id, type(exc).__name__)
+            self.unreadable = True
 
     def acknowledge_appended(self) -> None:
         """After a save: let the rows whose results are on disk be acknowledged later."""
         for key in self.appended:
             self.runtime.ledger.defer(verbs.acknowledge, *key, self.runtime.clock())
         self.appended.clear()
+
+
+def _instructions(engine: Any, saved: list[thread.Message]) -> list[thread.Message]:
+    """Return the engine's own first line, where a saved thread lacks one."""
+    mine = [m for m in engine.messages[:1] if m.get("role") == "system"]
+    return mine if saved[0].get("role") != "system" else []
 
 
 def binding_of(engine: Any) -> Binding | None:

@@ -175,9 +175,12 @@ class EngineHooks:
         finally:
             binding.cut_short = not finished
             binding.withdraw()
-            if inner is not None:
-                await inner.aclose()
-            hold.release()
+            try:
+                if inner is not None:
+                    await inner.aclose()
+                    binding.save_rest()
+            finally:
+                hold.release()
 
     async def _not_waiting(self, binding: Binding) -> Report | str:
         """The person would not wait for a call that runs: a line they typed goes on without it."""

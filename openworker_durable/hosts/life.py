@@ -13,6 +13,7 @@ from ..ledger import Ledger
 from ..models import Intent
 from ..owner import Owner, ServerLock, SessionHold
 from ..settle import Settler
+from ..thread import Message
 from .names import HostNames
 from .opening import Opening
 
@@ -34,8 +35,8 @@ class Life(Protocol):
     loop: asyncio.AbstractEventLoop | None
     opening: Opening
 
-    def note_saved(self, manager: Any, session_id: str, count: int) -> None:
-        """Note how many of a session's messages are on disk."""
+    def note_saved(self, manager: Any, session_id: str, messages: list[Message]) -> None:
+        """Note that these messages of a session, and no others, are on disk."""
         ...
 
     def saved_count(self, manager: Any, session_id: str) -> int:

@@ -27,6 +27,7 @@ from ..policy import KEEP, Retention
 from ..recovery import Trigger
 from ..settle import Report, Settler
 from ..states import Decision
+from ..thread import Message
 from . import threads
 from .binding import binding_of
 from .files import mend_thread
@@ -89,10 +90,10 @@ class Runtime(Watching):
         self.last_sweep: dict[str, int] = {}
 
     # -- bookkeeping
-    def note_saved(self, manager: Any, session_id: str, count: int) -> None:
-        """Note how many of a session's messages are on disk."""
-        self._saved[session_id] = count
-        threads.remember_count(manager.session_store, session_id, count)
+    def note_saved(self, manager: Any, session_id: str, messages: list[Message]) -> None:
+        """Note that these messages of a session, and no others, are on disk."""
+        self._saved[session_id] = len(messages)
+        threads.remember(manager.session_store, session_id, messages)
         binding = binding_of(manager._engines.get(session_id))
         if binding is not None:
             binding.remember_file()
@@ -211,14 +212,13 @@ class Runtime(Watching):
 
         Raises:
             SessionHeld: somebody else has it.
-            OSError, ValueError: the thread cannot be read.
         """
         with self.owner.hold(session_id):
             self._looking.add(session_id)
             try:
                 binding = binding_of(self.manager._engines.get(session_id))
                 if binding is not None:
-                    binding.reload_if_stale()
+                    binding.look_again()
                 yield
             finally:
                 self._looking.discard(session_id)
@@ -364,6 +364,9 @@ class Runtime(Watching):
         except Exception as exc:
             self._again.add(session_id)
             log.warning("session %s: looked at again later (%s)", session_id, type(exc).__name__)
+            return False
+        if not port.readable():  # its calls are settled; its thread is told when it can be
+            self._again.add(session_id)
             return False
         self._again.discard(session_id)
         return self._to_go_on(session_id, report)

@@ -82,7 +82,7 @@ class HostSession:
     def messages(self) -> list[thread.Message]:
         """Return the thread: the engine's, or else the saved one, its torn tail mended."""
         engine = self.engine
-        if engine is not None:
+        if engine is not None and not _unreadable(engine):
             messages: list[thread.Message] = engine.messages
             return messages
         if self._loaded is None:
@@ -120,7 +120,7 @@ class HostSession:
             if state is not None and at <= state.boundary_index:
                 state.boundary_index += count
                 self._save_boundary(state.as_dict())
-        self.runtime.note_saved(self.manager, self._session_id, len(messages))
+        self.runtime.note_saved(self.manager, self._session_id, messages)
         self._index(len(messages))
 
     def append(self, message: thread.Message) -> None:
@@ -278,3 +278,8 @@ class HostSession:
         for item in stale:
             close(self.manager.inbox, item, resolution)
         return len(stale)
+
+
+def _unreadable(engine: Any) -> bool:
+    """Say whether an engine's thread was written by somebody else and cannot be read."""
+    return bool(getattr(getattr(engine, "_durable", None), "unreadable", False))

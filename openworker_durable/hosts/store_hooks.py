@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sqlite3
 import weakref
 from collections.abc import Callable
@@ -11,11 +12,13 @@ from typing import Any
 from .. import review, thread
 from .._db import AUDIT_COLUMNS
 from . import inbox_file, threads
-from .files import write_thread
+from .files import mend_thread, write_thread
 from .items import ASKED, prompt_state, stamp_of, void
 from .late import LateConnection, about, telling
 from .manager_hooks import runtime_of
 from .patching import Patches
+
+log = logging.getLogger("openworker_durable")
 
 TRIGGER = """
 CREATE TEMP TRIGGER IF NOT EXISTS durable_audit_ids AFTER INSERT ON main.audit_events
@@ -196,14 +199,42 @@ def _save_whole(runtime: Any, store: Any, record: Any, host: Callable[..., None]
     session_id = record.session_id
     if session_id in runtime.torn:
         write_thread(store._file(session_id), record.messages)
+    elif not (threads.continues(store, session_id, record.messages) or _joined(store, record)):
+        log.warning("session %s: an older conversation is not saved over it", session_id)
+        return
     try:
         host(store, record)
     except BaseException:
-        threads.forget_count(store, session_id)
+        threads.forget(store, session_id)
         runtime.own_write_failed(store._durable_manager, session_id)
         raise
     runtime.torn.discard(session_id)
-    runtime.note_saved(store._durable_manager, session_id, len(record.messages))
+    runtime.note_saved(store._durable_manager, session_id, record.messages)
+
+
+def _joined(store: Any, record: Any) -> bool:
+    """Bring a record and its file together where one does not continue the other.
+
+    The host would append what lies beyond as many messages as the file holds, whatever they are,
+    or cut the file off.
+
+    Returns:
+        False for the thread of an engine that was replaced, which must not be saved.
+    """
+    path = store._file(record.session_id)
+    mend_thread(path)
+    saved = store._read_jsonl(record.session_id) or []
+    if threads.begins_with(record.messages, saved):
+        return True
+    engine = store._durable_manager._engines.get(record.session_id)
+    current = record.messages if engine is None else engine.messages
+    if current is record.messages and current:
+        write_thread(path, record.messages)  # begun anew, or cut by the person
+    elif threads.begins_with(saved, record.messages):
+        record.messages = saved  # the host saves something else about the session
+    else:
+        return False
+    return True
 
 
 def _counts(item: Any, intent_digest: str) -> bool:

@@ -18,6 +18,7 @@ from ..errors import LedgerError
 from ..failpoints import Failpoint
 from ..models import Execution
 from ..policy import Retention
+from ..states import State
 from . import seams
 from .manager_hooks import bind
 from .names import HostNames
@@ -263,15 +264,17 @@ class TerminalHooks:
 def open_lines(runtime: Runtime, session_id: str) -> list[str]:
     """Return what a person at a terminal has to know of unknown, undecided calls.
 
+    A call whose process died is one of them, also before a session manager has said so.
+
     Args:
         runtime: the state folder's.
         session_id: its calls are named one by one, those of others only counted.
     """
     try:
-        found = [r for r in runtime.ledger.known(rows.open_all()) if r.undecided]
+        found = runtime.ledger.known(rows.open_all())
     except LedgerError as exc:
         return [f"[yellow]openworker-durable:[/yellow] its record cannot be read ({exc})"]
-    undecided = [r for r in found if not r.superseded]
+    undecided = [r for r in found if not r.superseded and (r.undecided or _lost(runtime, r))]
     lines = [_line(r) for r in undecided if r.session_id == session_id]
     others = len(undecided) - len(lines)
     if others:
@@ -280,6 +283,10 @@ def open_lines(runtime: Runtime, session_id: str) -> list[str]:
             "happened and wait for a decision: `openworker-durable list --open`"
         )
     return lines
+
+
+def _lost(runtime: Runtime, row: Execution) -> bool:
+    return row.state == State.DISPATCHED and not runtime.owner.is_alive(row.owner)
 
 
 def _line(row: Execution) -> str:

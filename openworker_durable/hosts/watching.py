@@ -106,6 +106,8 @@ class Watching:
                 counts["failed"] += 1
                 self._again.add(session_id)
                 continue
+            if not port.readable():
+                self._again.add(session_id)
             counts["rebuilt"] += report.rebuilt
             counts["raised"] += report.raised
             counts["provisional"] += report.provisional
@@ -200,19 +202,32 @@ class Watching:
             await self.after_turn(session_id)
 
     def _serve(self) -> bool:
-        """Be the server process if nobody else is; read what the one before left behind."""
+        """Be the server process if nobody else is; read what the one before left behind.
+
+        Raises:
+            OSError: its inbox cannot be read now; this process is not the server process.
+        """
         if self.server.held:
             return True
         if not self.server.take():
             return False
         inbox = self.manager.inbox
         own, inbox._items = inbox._items, {}
-        inbox._load()
-        answered_here = {k: i for k, i in own.items() if i.state != "pending"}
-        inbox._items = {**own, **inbox._items, **answered_here}
-        inbox._save()
+        try:
+            inbox._load()
+        except BaseException:
+            inbox._items = own
+            self.server.close()
+            raise
+        left = inbox._items
+        answered_here = {
+            k: i for k, i in own.items()
+            if i.state != "pending" and (k not in left or left[k].state == "pending")
+        }  # fmt: skip
+        inbox._items = {**own, **left, **answered_here}
         self._seen.clear()
         self._sweep_due = True
+        inbox._save()
         return True
 
     def close_settled_items(self) -> None:

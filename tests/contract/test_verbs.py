@@ -9,7 +9,7 @@ import pytest
 from openworker_durable import rows, verbs
 from openworker_durable.errors import AlreadyDecided, AlreadyRecorded, Refused
 from openworker_durable.ledger import Ledger
-from openworker_durable.models import Outcome
+from openworker_durable.models import Authority, Outcome
 from openworker_durable.snapshot import encode
 from openworker_durable.states import AuthorityKind, Decision, Reason, State
 from tests.contract.kit import (
@@ -34,6 +34,28 @@ S, F, U = State.SUCCEEDED, State.FAILED, State.UNKNOWN
 
 def told(ledger: Ledger, stage: str) -> list[dict[str, Any]]:
     return [row for row in audits(ledger.path) if row["stage"] == stage]
+
+
+# -- two runs of one automation's slot
+@pytest.mark.parametrize("kind", list(AuthorityKind))
+def test_g5_a_slot_that_another_run_has_taken_needs_a_persons_word(
+    ledger: Ledger, kind: AuthorityKind
+) -> None:
+    """Both looked before either had made a call: who dispatches first has the slot."""
+    first = intent(session="one", occurrence="rent@9")
+    ledger.run(verbs.dispatch, first, Authority(kind=AuthorityKind.RULE), ME, 1.0)
+    second = intent(session="two", occurrence="rent@9")
+    authority = Authority(kind=kind, ref="i" if kind is AuthorityKind.ITEM else "")
+    if kind in (AuthorityKind.ITEM, AuthorityKind.PROMPT):
+        assert ledger.run(verbs.dispatch, second, authority, OTHER, 2.0) == 1
+        return
+    with pytest.raises(Refused, match="another run of the same slot"):
+        ledger.run(verbs.dispatch, second, authority, OTHER, 2.0)
+    assert ledger.known(rows.attempts(second.execution_id)) == []
+    other_slot = intent(session="two", occurrence="rent@10")
+    assert ledger.run(verbs.dispatch, other_slot, authority, OTHER, 3.0) == 1
+    more = intent("call_2", session="one", occurrence="rent@9")
+    assert ledger.run(verbs.dispatch, more, authority, ME, 4.0) == 1, "the run that has it goes on"
 
 
 # -- dispatch keeps what is known of the call

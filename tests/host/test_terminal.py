@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from openworker_durable import install, rows, uninstall, verbs
+from openworker_durable import install, rows, thread, uninstall, verbs
 from openworker_durable.errors import SeamsDoNotFit
 from openworker_durable.hosts.attach import attach
 from openworker_durable.hosts.names import REFERENCE
@@ -30,6 +30,7 @@ from openworker_durable.hosts.terminal import SEAMS_TERMINAL, check_all
 from openworker_durable.owner import ServerLock
 from openworker_durable.states import Decision, State
 from tests import needs
+from tests.contract.kit import in_state
 from tests.host.harness import Outside, call, reply
 from tests.waiting import until
 
@@ -169,6 +170,30 @@ async def test_a_cleared_conversation_goes_on_in_the_same_session(terminal: Term
     assert terminal.outside.count("send") == 2
 
 
+@pytest.mark.parametrize("before", [1, 2, 3])
+async def test_g14_after_clear_the_thread_on_disk_is_the_new_one(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
+    """The old conversation may be shorter, longer, or as long as the new one at its first save."""
+    app = terminal.app(*[DONE] * before, reply(call("send", "c1", what="x")), DONE)
+    for n in range(before):
+        await app.run_turn(f"old {n}")
+    app._handle_command("/clear")
+    seen: list[str] = []
+    effect = terminal.outside.effect
+
+    def looking(name: str, what: str) -> Any:
+        seen.append(_saved(terminal.folder))
+        return effect(name, what)
+
+    monkeypatch.setattr(terminal.outside, "effect", looking)
+    await app.run_turn("send it")
+    assert ['"c1"' in text for text in seen] == [True]
+    assert "old" not in seen[0]
+    assert [json.loads(x) for x in _saved(terminal.folder).splitlines()] == app.engine.messages
+    assert thread.pairing_faults(app.engine.messages) == []
+
+
 async def test_a_turn_that_outlives_clear_makes_no_protected_call(terminal: Terminal) -> None:
     app = terminal.app(reply(call("send", "c1", what="x")), DONE)
     old = app.engine
@@ -210,6 +235,16 @@ async def test_calls_of_other_sessions_are_counted(terminal: Terminal) -> None:
     [line] = other.rendered
     assert "1 call(s) of other sessions" in line
     assert "list --open" in line
+
+
+async def test_a_call_whose_process_died_is_told_at_the_next_start(terminal: Terminal) -> None:
+    """Also where no session manager has run since, which would have called it unknown."""
+    ledger = _ledger(terminal.app(DONE))
+    ledger.run(verbs.open_session, "earlier", "life")
+    in_state(ledger, State.DISPATCHED, session="earlier")
+    again = terminal.app(DONE)
+    [line] = [x for x in again.rendered if "openworker-durable" in x]
+    assert line.startswith("[yellow]openworker-durable:[/yellow] 1 call(s) of other sessions may")
 
 
 async def test_the_repeat_guard_asks_once(terminal: Terminal) -> None:

@@ -7,6 +7,7 @@ from tests.mutants.kit import Mutant, mutant
 LATE = "hosts/late.py"
 FILES = "host/test_stores_files.py::"
 SAVING = "host/test_stores_saving.py::"
+STALE = "host/test_stale_engines.py::"
 
 STORES: tuple[Mutant, ...] = (
     mutant(
@@ -19,7 +20,11 @@ STORES: tuple[Mutant, ...] = (
         "a-count-is-trusted-whoever-wrote",
         "T2",
         SAVING + "test_what_another_process_wrote_is_counted",
-        ("hosts/threads.py", "if found is None or found[0] !=", "if found is None or 0 and 0 !="),
+        (
+            "hosts/threads.py",
+            "found and found.look == look(store._file(session_id))",
+            "found",
+        ),
     ),
     mutant(
         "a-lock-kills-the-turn",
@@ -78,5 +83,84 @@ STORES: tuple[Mutant, ...] = (
             "    if not bad:\n",
             '    if not bad or content.endswith(b"\\n"):\n',
         ),
+    ),
+    # -- whose thread is saved
+    mutant(
+        "any-list-continues-the-thread",
+        "G14",
+        "host/test_terminal.py::test_g14_after_clear_the_thread_on_disk_is_the_new_one",
+        ("hosts/threads.py", "bool(messages[found.count - 1] == found.last)", "True"),
+    ),
+    mutant(
+        "a-replaced-engines-thread-is-saved",
+        "G2",
+        f"{STALE}test_g2_the_thread_of_a_replaced_engine_is_not_saved_over_the_new_ones",
+        (
+            "hosts/store_hooks.py",
+            "record.messages if engine is None else engine.messages",
+            "record.messages",
+        ),
+    ),
+    mutant(
+        "a-record-without-messages-empties-the-thread",
+        "G2",
+        f"{STALE}test_g2_a_record_without_messages_does_not_empty_a_thread",
+        ("hosts/store_hooks.py", "record.messages = saved", "write_thread(path, [])"),
+    ),
+    mutant(
+        "an-empty-file-is-a-thread",
+        "G2",
+        f"{STALE}test_g2_a_file_without_a_message_is_no_thread",
+        (
+            "hosts/binding.py",
+            "        if saved:\n",
+            "        if not saved:\n            self.engine.messages.clear()\n        else:\n",
+        ),
+    ),
+    mutant(
+        "a-first-line-that-is-gone-stays-gone",
+        "G2",
+        f"{STALE}test_g2_a_thread_whose_first_line_is_gone_keeps_the_engines",
+        ("hosts/threads.py", "return all(json.dumps(a) == json.dumps(b)", "return all(True"),
+    ),
+    mutant(
+        "an-unreadable-thread-is-the-engines",
+        "G13",
+        f"{STALE}test_g13_an_unreadable_thread_blocks_no_settling_where_an_engine_is_cached",
+        ("hosts/binding.py", "            self.unreadable = True\n", "            raise\n"),
+    ),
+    mutant(
+        "last-words-come-after-the-lock",
+        "G2",
+        f"{STALE}test_g2_a_turns_last_words_are_saved_before_the_session_is_given_back",
+        ("hosts/engine_hooks.py", "                    binding.save_rest()\n", ""),
+    ),
+    mutant(
+        "taking-over-keeps-the-lock-without-the-inbox",
+        "C22",
+        f"{STALE}test_c22_taking_over_an_inbox_that_cannot_be_read_now_loses_nothing[reference-_load]",
+        (
+            "hosts/watching.py",
+            "            self.server.close()\n            raise",
+            "            raise",
+        ),
+    ),
+    mutant(
+        "an-answer-to-a-copy-counts",
+        "C21",
+        f"{STALE}test_c21_an_answer_to_a_copy_does_not_count_where_the_prompt_was_closed",
+        ("hosts/watching.py", '(k not in left or left[k].state == "pending")', "True"),
+    ),
+    mutant(
+        "a-slot-is-taken-twice",
+        "G5",
+        "contract/test_verbs.py::test_g5_a_slot_that_another_run_has_taken_needs_a_persons_word",
+        ("verbs.py", 'return _one(conn, "same_occurrence", **slot) is not None', "return False"),
+    ),
+    mutant(
+        "the-dead-are-not-told-of-in-a-terminal",
+        "G12",
+        "host/test_terminal.py::test_a_call_whose_process_died_is_told_at_the_next_start",
+        ("hosts/terminal.py", "and (r.undecided or _lost(runtime, r))", "and r.undecided"),
     ),
 )
