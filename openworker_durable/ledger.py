@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -28,6 +28,8 @@ from .sql import run
 P = ParamSpec("P")
 T = TypeVar("T")
 Verb = Callable[Concatenate[sqlite3.Connection, P], T]
+
+CLOSED = "the ledger of this process was closed"
 
 DATABASE = "coworker.db"
 """The host's own file; a move and its audit row commit together in it."""
@@ -45,7 +47,7 @@ class Ledger:
         self.path = Path(path)
         self._writer = Writer(self.path, failpoint)
         self._local = threading.local()
-        self._readers: list[sqlite3.Connection] = []
+        self._readers: list[_Reader] = []
         self._lock = threading.Lock()
         self._closed = False
 
@@ -89,7 +91,7 @@ class Ledger:
             LedgerUnavailable, LedgerCorrupt, LedgerTooNew.
         """
         try:
-            found = run(self._reader(), query.name, query.params).fetchall()
+            found = self._reader().fetch(query.name, query.params)
         except sqlite3.Error as exc:
             self._drop_reader()
             raise translate(exc, self.path) from exc
@@ -125,44 +127,69 @@ class Ledger:
             async with db:
                 yield Watch(db)
         finally:
-            opener.close()
             if db._thread.is_alive():
                 # Cancelled while it was opened: let its thread end before the loop does.
                 db.stop()
                 db._thread.join(2)
+            opener.close()
 
     def close(self) -> None:
-        """Write what was deferred and close every connection; the ledger is unusable then."""
+        """Write what was deferred and close every connection; the ledger is unusable then.
+
+        A read under way in another thread ends first; later ones find the ledger unavailable.
+        """
         self._writer.close()
         with self._lock:
             self._closed = True
             readers, self._readers = self._readers, []
-        for conn in readers:
-            with contextlib.suppress(sqlite3.Error):
-                conn.close()
+        for reader in readers:
+            reader.close()
         self._local = threading.local()
 
-    def _reader(self) -> sqlite3.Connection:
-        conn: sqlite3.Connection | None = getattr(self._local, "conn", None)
-        if conn is None:
-            conn = open_reader(self.path)
+    def _reader(self) -> _Reader:
+        reader: _Reader | None = getattr(self._local, "reader", None)
+        if reader is None:
+            reader = _Reader(open_reader(self.path))
             with self._lock:
                 if not self._closed:
-                    self._readers.append(conn)
-                    self._local.conn = conn
-                    return conn
-            conn.close()
-            raise LedgerUnavailable("the ledger of this process was closed")
-        return conn
+                    self._readers.append(reader)
+                    self._local.reader = reader
+                    return reader
+            reader.close()
+            raise LedgerUnavailable(CLOSED)
+        return reader
 
     def _drop_reader(self) -> None:
-        conn = getattr(self._local, "conn", None)
-        self._local.conn = None
-        if conn is not None:
+        reader: _Reader | None = getattr(self._local, "reader", None)
+        self._local.reader = None
+        if reader is not None:
             with self._lock, contextlib.suppress(ValueError):
-                self._readers.remove(conn)
-            with contextlib.suppress(sqlite3.Error):
-                conn.close()
+                self._readers.remove(reader)
+            reader.close()
+
+
+class _Reader:
+    """One thread's connection; whoever closes it waits for the read under way.
+
+    Closing a connection in the middle of another thread's statement crashes the process.
+    """
+
+    def __init__(self, conn: sqlite3.Connection) -> None:
+        self._conn: sqlite3.Connection | None = conn
+        self._lock = threading.Lock()
+
+    def fetch(self, name: str, params: Mapping[str, Any]) -> list[sqlite3.Row]:
+        with self._lock:
+            if self._conn is None:
+                raise LedgerUnavailable(CLOSED)
+            return run(self._conn, name, params).fetchall()
+
+    def close(self) -> None:
+        with self._lock:
+            conn, self._conn = self._conn, None
+            if conn is not None:
+                with contextlib.suppress(sqlite3.Error):
+                    conn.close()
 
 
 class _Opener:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -222,3 +224,44 @@ def test_c11_a_stored_result_is_read_back_unchanged(ledger: Ledger, result: obje
     with plain(ledger.path) as conn:
         kind = conn.execute("SELECT typeof(snapshot) FROM tool_executions").fetchone()[0]
     assert kind == "blob"
+
+
+CLOSED_WHILE_READ = """
+import sys, threading
+from pathlib import Path
+from openworker_durable import rows, verbs
+from openworker_durable.errors import LedgerUnavailable
+from openworker_durable.ledger import Ledger
+
+ended = []
+
+def read(ledger, began):
+    began.set()
+    try:
+        while True:
+            ledger.known(rows.all_rows())
+    except LedgerUnavailable:
+        ended.append(1)
+
+for _ in range(20):
+    ledger = Ledger(Path(sys.argv[1]) / "coworker.db")
+    ledger.run(verbs.open_session, "s", "fresh")
+    events = [threading.Event() for _ in range(3)]
+    threads = [threading.Thread(target=read, args=(ledger, e)) for e in events]
+    for thread in threads:
+        thread.start()
+    for event in events:
+        event.wait()
+    ledger.close()
+    for thread in threads:
+        thread.join()
+print(len(ended))
+"""
+
+
+def test_closing_the_ledger_waits_for_reads_of_other_threads(tmp_path: Path) -> None:
+    """A connection closed in the middle of a statement takes the whole process along."""
+    argv = [sys.executable, "-c", CLOSED_WHILE_READ, str(tmp_path)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "60\n"

@@ -192,9 +192,11 @@ def test_pragmas_read_back(ledger: Ledger) -> None:
     assert writer.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
     assert writer.execute("PRAGMA synchronous").fetchone()[0] == 2
     assert writer.execute("PRAGMA busy_timeout").fetchone()[0] == int(_db.BUSY_SECONDS * 1000)
-    assert ledger._reader().execute("PRAGMA synchronous").fetchone()[0] == 2
+    reader = ledger._reader()._conn
+    assert reader is not None
+    assert reader.execute("PRAGMA synchronous").fetchone()[0] == 2
     with pytest.raises(sqlite3.OperationalError, match="readonly"):
-        ledger._reader().execute("DELETE FROM tool_executions")
+        reader.execute("DELETE FROM tool_executions")
 
 
 def test_reads_do_not_wait_for_a_writer(ledger: Ledger) -> None:

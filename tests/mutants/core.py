@@ -344,4 +344,14 @@ CORE: tuple[Mutant, ...] = (
             'return Protection(True, external, "read-only")',
         ),
     ),
+    mutant(
+        "a-reader-is-closed-under-another-thread",
+        "R",
+        "contract/test_lifetime.py::test_closing_the_ledger_waits_for_reads_of_other_threads",
+        (
+            "ledger.py",
+            "        with self._lock:\n            conn, self._conn = self._conn, None\n",
+            "        if True:\n            conn, self._conn = self._conn, None\n",
+        ),
+    ),
 )
