@@ -13,8 +13,8 @@ CORE: tuple[Mutant, ...] = (
         ("guard.py", "        attempt = self.dispatch(handle)\n", "        attempt = 1\n"),
         (
             "guard.py",
-            "            yield context\n",
-            "            yield context\n            self.dispatch(handle)\n",
+            "                yield context\n",
+            "                yield context\n                self.dispatch(handle)\n",
         ),
     ),
     mutant(

@@ -169,7 +169,7 @@ HOST: tuple[Mutant, ...] = (
         "crash/test_kit_processes.py::test_g2_who_takes_over_reads_what_the_dead_process_saved",
         (
             "hosts/runtime.py",
-            "                    binding.reload_if_stale()\n                yield",
+            "                    binding.look_again()\n                yield",
             "                    pass\n                yield",
         ),
     ),
