@@ -19,8 +19,11 @@ from .models import Outcome
 from .outcomes import REFUSING_STATUS, state_of
 from .states import Reason, State
 
-IDEMPOTENT_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
-"""Methods that do the same when they are sent again (RFC 9110, section 9.2.2): never in doubt."""
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+"""Methods that change nothing (RFC 9110, section 9.2.1)."""
+
+IDEMPOTENT_METHODS = SAFE_METHODS | {"PUT", "DELETE"}
+"""Methods that do the same when they are sent again (section 9.2.2): never in doubt."""
 
 
 @dataclass
@@ -29,14 +32,16 @@ class Try:
 
     Args:
         method: as sent, upper case.
-        what: tells equal requests apart from others: a digest of URL and body, or anything else
-            that is equal only for the same request.
+        what: tells equal requests apart from others: a digest of all that was sent, or anything
+            else that is equal only for the same request.
+        counts: being sent twice would do something twice.
         status: of the reply; None when there was none.
         doubt: name of the exception after which the request may have been carried out.
     """
 
     method: str
     what: str
+    counts: bool = True
     status: int | None = None
     doubt: str = ""
 
@@ -52,29 +57,41 @@ class Try:
     @property
     def accepted(self) -> bool:
         """Say whether the service said that it did what was asked."""
-        return self.status is not None and 200 <= self.status < 300 and not self.doubt
+        done = self.status is not None and 200 <= self.status < 300
+        return done and self.counts and not self.doubt
 
 
 @dataclass
 class Witness:
-    """What one protected call sent, in order; requests that are safe to repeat are left out."""
+    """What one protected call sent, in order; what changes nothing is left out."""
 
     tries: list[Try] = field(default_factory=list)
+    over: bool = False
 
-    def sent(self, method: str, what: str) -> Try:
-        """Note that a request is being handed to the network; tell the `Try` how it ended."""
-        noted = Try(method.upper(), what)
-        if noted.method not in IDEMPOTENT_METHODS:
+    def sent(self, method: str, what: str, *, counts: bool = True) -> Try:
+        """Note that a request is being handed to the network; tell the `Try` how it ended.
+
+        Args:
+            method, what: see `Try`.
+            counts: False for a request whose repetition does no harm, whatever its method.
+        """
+        method = method.upper()
+        noted = Try(method, what, counts and method not in IDEMPOTENT_METHODS)
+        if method not in SAFE_METHODS and not self.over:
             self.tries.append(noted)
         return noted
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Have `witness()` return this one inside the block, and in what inherits its context."""
+        """Have `witness()` return this one inside the block, and in what inherits its context.
+
+        What is sent after the block, by something it left running, is not noted.
+        """
         token = _witness.set(self)
         try:
             yield
         finally:
+            self.over = True
             _witness.reset(token)
 
     def judge(self, outcome: Outcome) -> Outcome:
@@ -84,18 +101,19 @@ class Witness:
             outcome: what the tool's return or exception says.
 
         Returns:
-            `unknown` when a request may have been carried out and nothing that came later says
-            that the same request was; `unknown` for a failure whose last request was accepted;
-            otherwise `outcome`, with a note when a request that was in doubt was sent again.
+            `unknown` when a request that counts may have been carried out and nothing that came
+            later says that the same request was; `unknown` for a failure when the last request
+            that was to change anything was accepted and counts; otherwise `outcome`, with a note
+            when a request that was in doubt was sent again.
         """
         if outcome.state is State.UNKNOWN:
             return outcome
         for index, noted in enumerate(self.tries):
-            if noted.doubt and not self._accepted_later(index):
+            if noted.doubt and noted.counts and not self._accepted_later(index):
                 return _unknown(f"{noted.method}: {noted.doubt}{self._times(noted)}")
         if outcome.state is State.FAILED and self.tries and self.tries[-1].accepted:
             return _unknown(f"{outcome.detail or 'an error'} after a request was accepted")
-        again = next((t for t in self.tries if t.doubt), None)
+        again = next((t for t in self.tries if t.doubt and t.counts), None)
         if again is None:
             return outcome
         note = f"{again.method}{self._times(again)}; an earlier one may have been carried out too"

@@ -296,7 +296,10 @@ class Binding:
 
         The host's own save comes when another process may have the session.
         """
-        saved = self.runtime.saved_count(self.manager, self.session_id)
+        try:
+            saved = self.runtime.saved_count(self.manager, self.session_id)
+        except (OSError, ValueError):
+            saved = None
         if len(self.engine.messages) != saved:
             self.save(sync=False)
 

@@ -9,16 +9,21 @@ bodies read from a stream after `send`, and other HTTP libraries are not seen.
 
 from __future__ import annotations
 
+import contextvars
 import hashlib
 import importlib
-import importlib.util
+import json
+import logging
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import parse_qs
 
 from ..clock import fresh_id
-from ..witness import Try, Witness, witness
+from ..witness import IDEMPOTENT_METHODS, Try, Witness, witness
 from .patching import Patches
+
+log = logging.getLogger("openworker_durable")
 
 
 class HttpHooks:
@@ -37,9 +42,11 @@ class HttpHooks:
         Args:
             patches: of the host that is being attached.
         """
-        if importlib.util.find_spec("httpx") is None:
+        try:
+            httpx = importlib.import_module("httpx")
+        except ImportError as exc:
+            log.info("requests are not watched: httpx cannot be imported (%s)", exc)
             return
-        httpx = importlib.import_module("httpx")
         with self._lock:
             self._hosts += 1
             patches.on_restore(self._give_back)
@@ -96,13 +103,9 @@ def _watched_send(host: Callable[..., Any]) -> Callable[..., Any]:
         seen = witness()
         if seen is None:
             return host(client, request, *args, **kwargs)
-        before = len(seen.tries)
-        try:
+        with _Send(seen, request) as whole:
             response = host(client, request, *args, **kwargs)
-        except BaseException as exc:
-            _send_failed(seen, before, request, exc)
-            raise
-        _send_answered(seen, before, request, response)
+            whole.answered(response)
         return response
 
     return send
@@ -113,44 +116,97 @@ def _watched_send_async(host: Callable[..., Awaitable[Any]]) -> Callable[..., An
         seen = witness()
         if seen is None:
             return await host(client, request, *args, **kwargs)
-        before = len(seen.tries)
-        try:
+        with _Send(seen, request) as whole:
             response = await host(client, request, *args, **kwargs)
-        except BaseException as exc:
-            _send_failed(seen, before, request, exc)
-            raise
-        _send_answered(seen, before, request, response)
+            whole.answered(response)
         return response
 
     return send
 
 
-def _send_failed(seen: Witness, before: int, request: Any, exc: BaseException) -> None:
-    """The whole of a `send` failed: its last try, or a try that no transport told of."""
-    tries = seen.tries[before:]
-    if not tries:
-        _sent(seen, request).failed(exc)
-    elif not tries[-1].doubt:
-        tries[-1].failed(exc)
+class _Send:
+    """One `send` of a client: its redirects, its authentication, and the reply's body.
+
+    Args:
+        seen: the witness of the call.
+        request: as the client was asked to send it.
+    """
+
+    def __init__(self, seen: Witness, request: Any) -> None:
+        self.seen, self.request = seen, request
+        self.tries: list[Try] = []
+
+    def __enter__(self) -> _Send:
+        self._token = _tries.set(self.tries)
+        return self
+
+    def answered(self, response: Any) -> None:
+        """It came back; a transport that is not watched has told of no try."""
+        if not self.tries:
+            _sent(self.seen, self.request).answered(response.status_code)
+
+    def __exit__(self, kind: object, exc: BaseException | None, trace: object) -> None:
+        _tries.reset(self._token)
+        if exc is None or self.request.method.upper() in IDEMPOTENT_METHODS:
+            return
+        if not self.tries:
+            _sent(self.seen, self.request).failed(exc)
+        counting = [t for t in self.tries if t.counts]
+        if counting and not counting[-1].doubt:
+            counting[-1].failed(exc)
 
 
-def _send_answered(seen: Witness, before: int, request: Any, response: Any) -> None:
-    if len(seen.tries) == before:
-        _sent(seen, request).answered(response.status_code)
+_tries: contextvars.ContextVar[list[Try] | None] = contextvars.ContextVar(
+    "openworker_durable_tries", default=None
+)
+"""The tries of the `send` under way, in its own task."""
 
 
 def _sent(seen: Witness, request: Any) -> Try:
-    return seen.sent(request.method, _what(request))
+    counts = request.method.upper() not in IDEMPOTENT_METHODS and not _asks_for_a_token(request)
+    noted = seen.sent(request.method, _what(request) if counts else "", counts=counts)
+    own = _tries.get()
+    if own is not None:
+        own.append(noted)
+    return noted
+
+
+def _body(request: Any) -> bytes | None:
+    """Return what is sent, None for a body that is read while it is sent."""
+    try:
+        body: bytes = request.content
+    except Exception:  # httpx.RequestNotRead
+        return None
+    return body
 
 
 def _what(request: Any) -> str:
     """Return what is equal only for the same request; a body that is a stream has no equal."""
-    try:
-        body = request.content
-    except Exception:  # httpx.RequestNotRead
+    body = _body(request)
+    if body is None:
         return fresh_id()
-    return hashlib.sha256(f"{request.url}\n".encode() + body).hexdigest()
+    sent = hashlib.sha256(f"{request.method} {request.url}\n".encode())
+    for name, value in request.headers.raw:
+        sent.update(b"%b: %b\n" % (name, value))
+    sent.update(body)
+    return sent.hexdigest()
 
+
+def _asks_for_a_token(request: Any) -> bool:
+    """Say whether a request only renews a connector's own access (RFC 6749, sections 4 and 6)."""
+    body, kind = _body(request), request.headers.get("content-type", "")
+    if body is None or len(body) > TOKEN_BYTES:
+        return False
+    try:
+        text = body.decode()
+        fields = json.loads(text) if "json" in kind else parse_qs(text) if "form" in kind else None
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(fields, dict) and not TOKEN_FIELDS.isdisjoint(fields)
+
+
+TOKEN_FIELDS = frozenset({"grant_type", "refresh_token"})
+TOKEN_BYTES = 16 * 1024
 
 WATCHED: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("HTTPTransport", "handle_request", _watched),

@@ -219,7 +219,7 @@ def _joined(store: Any, record: Any) -> bool:
     or cut the file off.
 
     Returns:
-        False for the thread of an engine that was replaced, which must not be saved.
+        False for a thread that is not the present engine's, which must not be saved.
     """
     path = store._file(record.session_id)
     mend_thread(path)
@@ -227,8 +227,7 @@ def _joined(store: Any, record: Any) -> bool:
     if threads.begins_with(record.messages, saved):
         return True
     engine = store._durable_manager._engines.get(record.session_id)
-    current = record.messages if engine is None else engine.messages
-    if current is record.messages and current:
+    if engine is not None and engine.messages is record.messages:
         write_thread(path, record.messages)  # begun anew, or cut by the person
     elif threads.begins_with(saved, record.messages):
         record.messages = saved  # the host saves something else about the session

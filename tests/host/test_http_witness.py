@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -19,6 +21,7 @@ from openworker_durable.witness import witness
 from tests.host.harness import READ, Lab, Outside, World, call, reply
 
 DEADLINE = 0.3
+SLOW = "/slow"
 
 
 class Service(ThreadingHTTPServer):
@@ -45,7 +48,7 @@ class _Handler(BaseHTTPRequestHandler):
         service = self.server
         assert isinstance(service, Service)
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        how = service.script.pop(0) if service.script else 200
+        how = "late" if self.path == SLOW else service.script.pop(0) if service.script else 200
         self.close_connection = True
         if how in (200, "drop", "late", "cut"):
             service.done.append(self.command)
@@ -60,7 +63,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"{}")
 
-    do_PUT = do_GET = do_POST
+    do_PUT = do_PATCH = do_GET = do_POST
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing."""
@@ -146,6 +149,78 @@ def post_elsewhere(url: str) -> int:
         return client.post(url).status_code
 
 
+def of_two_accounts(url: str) -> int:
+    """The same text, sent for one account and then for another."""
+    for account in ("one", "two"):
+        with contextlib.suppress(httpx.HTTPError):
+            httpx.post(
+                url, json={"text": "hi"}, headers={"Authorization": account}, timeout=DEADLINE
+            )
+    return 200
+
+
+def post_then_patch(url: str) -> int:
+    for method in ("POST", "PATCH"):
+        with contextlib.suppress(httpx.HTTPError):
+            httpx.request(method, url, json={"text": "hi"}, timeout=DEADLINE)
+    return 200
+
+
+def with_a_token(url: str, *, form: bool = False) -> None:
+    """Renew the access first, as connectors do; an error there is not the end."""
+    fields = {"refresh_token": "r", "grant_type": "refresh_token"}
+    with contextlib.suppress(httpx.HTTPError):
+        if form:
+            httpx.post(url, data=fields, timeout=DEADLINE)
+        else:
+            httpx.post(url, json=fields, timeout=DEADLINE)
+
+
+def token_and_post(url: str) -> int:
+    with_a_token(url)
+    return post(url)
+
+
+def token_and_put(url: str) -> int:
+    with_a_token(url, form=True)
+    reply = httpx.put(url, timeout=DEADLINE)
+    if reply.status_code == 404:
+        raise FileNotFoundError("no such event")
+    return reply.status_code
+
+
+def token_and_no_scope(url: str) -> int:
+    with_a_token(url)
+    raise PermissionError("no scope")
+
+
+def about_tokens(url: str) -> int:
+    """A mail about such requests is none."""
+    text = {"text": "grant_type=refresh_token&refresh_token=x"}
+    return httpx.post(url, json=text, timeout=DEADLINE).status_code
+
+
+class Authenticating(httpx.Auth):
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        yield httpx.Request("POST", request.url, json={"user": "me"})
+        yield request
+
+
+def read_with_auth(url: str) -> int:
+    return httpx.get(url, auth=Authenticating(), timeout=DEADLINE).status_code
+
+
+def read_beside_a_post(url: str) -> int:
+    async def both() -> int:
+        async with httpx.AsyncClient(timeout=DEADLINE) as client:
+            answers = await asyncio.gather(
+                client.get(f"{url}{SLOW}"), client.post(url, json={"text": "hi"})
+            )
+            return answers[0].status_code
+
+    return asyncio.run(both())
+
+
 def nobody_there(_url: str) -> int:
     return post("http://127.0.0.1:9")
 
@@ -186,6 +261,15 @@ async def one_call(lab: Lab, service: Service, work: Work, script: list[Any]) ->
          "POST, sent 2 times; an earlier one may have been carried out too"),
         (then_wrong, [200], "unknown", 1, "ValueError after a request was accepted"),
         (then_wrong, [403], "failed", 0, "ValueError"),
+        (of_two_accounts, ["drop", 200], "unknown", 2, "POST: RemoteProtocolError"),
+        (post_then_patch, ["drop", 200], "unknown", 2, "POST: RemoteProtocolError"),
+        (token_and_post, ["late", 401], "succeeded", 1, ""),
+        (token_and_post, [200, "drop"], "unknown", 2, "POST: RemoteProtocolError"),
+        (token_and_put, [200, 404], "failed", 1, "FileNotFoundError"),
+        (token_and_no_scope, [200], "failed", 1, "PermissionError"),
+        (about_tokens, ["drop"], "unknown", 1, "POST: RemoteProtocolError"),
+        (read_with_auth, [200, "late"], "succeeded", 2, ""),
+        (read_beside_a_post, [200], "succeeded", 2, ""),
     ],
     ids=[
         "accepted", "dropped", "late", "cut",
@@ -193,6 +277,9 @@ async def one_call(lab: Lab, service: Service, work: Work, script: list[Any]) ->
         "async-dropped", "async", "own-transport", "nobody-there",
         "idempotent", "dropped-then-409", "dropped-twice", "sent-again",
         "sent-again-by-the-transport", "accepted-then-wrong", "refused-then-wrong",
+        "of-two-accounts", "post-then-patch", "token-lost-then-refused", "token-then-dropped",
+        "token-then-no-such-event", "token-then-no-scope", "about-tokens",
+        "read-with-authentication", "read-beside-a-post",
     ],
 )  # fmt: skip
 async def test_c04_a_swallowed_error_is_no_answer(
@@ -269,3 +356,13 @@ def test_detaching_leaves_httpx_as_it_was(tmp_path: Any) -> None:
     assert [cls.__dict__[name] for cls, name in methods] == ours
     another.restore()
     assert [cls.__dict__[name] for cls, name in methods] == before
+
+
+def test_an_httpx_that_cannot_be_imported_keeps_nothing_from_attaching(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    send = httpx.Client.send
+    lab = Lab(tmp_path)
+    assert httpx.Client.send is send
+    lab.detach()

@@ -123,6 +123,26 @@ async def test_g2_the_thread_of_a_replaced_engine_is_not_saved_over_the_new_ones
     assert saved(stores) == ["one", "two", "four"], "held by its turn, it has read the thread"
 
 
+@pytest.mark.parametrize("elsewhere", [True, False])
+async def test_g2_an_engine_that_was_let_go_saves_nothing_over_what_came_since(
+    stores: Stores, elsewhere: bool
+) -> None:
+    """After a promotion the host keeps no engine, and the window still saves the one it had."""
+    manager = stores.manager
+    old = manager.get_engine(SESSION)
+    await manager.deliver_to_session(SESSION, "one")
+    old._append_notice("note", "only here")
+    manager._engines.pop(SESSION)
+    if elsewhere:
+        theirs(stores)
+    else:
+        await manager.deliver_to_session(SESSION, "two")
+        manager._engines.pop(SESSION)
+    whole = stores.thread.read_bytes()
+    manager.save(SESSION, old)
+    assert stores.thread.read_bytes() == whole
+
+
 def instructed(stores: Stores) -> list[Any]:
     """Return what the session's engine begins with: its instructions, in both hosts."""
     engine = stores.manager.get_engine(SESSION)
@@ -229,3 +249,13 @@ async def test_c21_an_answer_to_a_copy_does_not_count_where_the_prompt_was_close
     inbox.path.write_text(json.dumps(left))
     assert runtime._serve()
     assert [inbox.get(i.id).resolution for i in (item, waits)] == ["deny", "allow"]
+
+
+async def test_a_thread_that_becomes_unreadable_in_a_turn_does_not_break_it(stores: Stores) -> None:
+    engine = stores.manager.get_engine(SESSION)
+    kinds = []
+    async for event in engine.run("x"):
+        kinds.append(event.type.value)
+        if event.type.value == "turn_start":
+            stores.thread.mkdir()
+    assert kinds[-1] == "turn_end"

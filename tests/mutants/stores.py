@@ -97,8 +97,8 @@ STORES: tuple[Mutant, ...] = (
         f"{STALE}test_g2_the_thread_of_a_replaced_engine_is_not_saved_over_the_new_ones",
         (
             "hosts/store_hooks.py",
-            "record.messages if engine is None else engine.messages",
-            "record.messages",
+            "if engine is not None and engine.messages is record.messages:",
+            "if record.messages:",
         ),
     ),
     mutant(

@@ -248,7 +248,7 @@ WAYS: tuple[Mutant, ...] = (
         f"{WITNESS}test_c04_a_swallowed_error_is_no_answer[dropped]",
         (
             "witness.py",
-            "            if noted.doubt and not self",
+            "            if noted.doubt and noted.counts and not self",
             "            if False and not self",
         ),
     ),
@@ -262,12 +262,32 @@ WAYS: tuple[Mutant, ...] = (
         "a-reply-that-breaks-off-is-a-reply",
         "C04",
         f"{WITNESS}test_c04_a_swallowed_error_is_no_answer[cut]",
-        ("hosts/http_hooks.py", "    elif not tries[-1].doubt:", "    elif False:"),
+        ("hosts/http_hooks.py", "if counting and not counting[-1].doubt:", "if False:"),
     ),
     mutant(
         "an-accepted-request-was-never-sent",
         "C04 C29",
         f"{WITNESS}test_c04_a_swallowed_error_is_no_answer[accepted-then-wrong]",
         ("witness.py", "self.tries[-1].accepted:", "False:"),
+    ),
+    mutant(
+        "another-accounts-request-is-the-same",
+        "C04",
+        f"{WITNESS}test_c04_a_swallowed_error_is_no_answer[of-two-accounts]",
+        (
+            "hosts/http_hooks.py",
+            "for name, value in request.headers.raw:",
+            "for name, value in ():",
+        ),
+    ),
+    mutant(
+        "renewing-access-is-an-effect",
+        "C29",
+        f"{WITNESS}test_c04_a_swallowed_error_is_no_answer[token-then-no-scope]",
+        (
+            "hosts/http_hooks.py",
+            "return isinstance(fields, dict) and not",
+            "return not True and not",
+        ),
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import socket
 
 import pytest
@@ -106,3 +107,12 @@ def test_it_watches_its_own_block_only() -> None:
             assert witness() is inner
         assert witness() is outer
     assert witness() is None
+
+
+def test_what_is_sent_after_the_call_is_not_noted() -> None:
+    seen = Witness()
+    with seen.watching():
+        later = contextvars.copy_context()
+    later.run(lambda: (witness() or Witness()).sent("POST", "a").failed(LOST))
+    assert seen.tries == []
+    assert seen.judge(RETURNED) == RETURNED
