@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ from typing import Any
 
 from .errors import LedgerCorrupt, LedgerError, LedgerNotFound, LedgerTooNew, LedgerUnavailable
 from .failpoints import Failpoint, no_failpoint
-from .sql import SCHEMA
+from .sql import SCHEMA, columns_of
 from .states import PROTOCOL_VERSION, SCHEMA_VERSION
 
 BUSY_SECONDS = 5.0
@@ -132,10 +132,8 @@ def migrate(conn: sqlite3.Connection, path: Path) -> None:
         _check_version(_version(conn), path)
         for statement in statements(SCHEMA["tables"]):
             conn.execute(statement)
-        have = {row[1] for row in conn.execute("PRAGMA table_info(audit_events)")}
-        for name, kind in AUDIT_COLUMNS.items():
-            if name not in have:
-                conn.execute(f"ALTER TABLE audit_events ADD COLUMN {name} {kind}")
+            _add_columns(conn, *columns_of(statement))
+        _add_columns(conn, "audit_events", AUDIT_COLUMNS)
         for statement in statements(SCHEMA["audit_indexes"]):
             conn.execute(statement)
         for key, value in (
@@ -148,6 +146,14 @@ def migrate(conn: sqlite3.Connection, path: Path) -> None:
         with contextlib.suppress(sqlite3.Error):
             conn.execute("ROLLBACK")
         raise
+
+
+def _add_columns(conn: sqlite3.Connection, table: str, columns: Mapping[str, str]) -> None:
+    """Give a table of an older schema, or of the host, the columns it lacks."""
+    have = {row[1] for row in conn.execute(f"PRAGMA table_info({table})")} if table else set()
+    for name, kind in columns.items():
+        if name not in have:
+            conn.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
 
 
 def _private(path: Path) -> None:
@@ -187,6 +193,8 @@ def open_writer(path: Path) -> sqlite3.Connection:
 def open_reader(path: Path) -> sqlite3.Connection:
     """Open the file for reading only; a missing file or missing tables is an error.
 
+    A file of an older schema is brought to this version's first.
+
     Raises:
         LedgerNotFound: no file there, or no record in it.
         LedgerTooNew, LedgerCorrupt, LedgerUnavailable.
@@ -214,6 +222,10 @@ def open_reader(path: Path) -> sqlite3.Connection:
     if version == 0:
         conn.close()
         raise LedgerNotFound(f"{path} holds no record yet; nothing protected has run there")
+    if version < SCHEMA_VERSION:
+        conn.close()
+        open_writer(path).close()
+        return open_reader(path)
     return conn
 
 

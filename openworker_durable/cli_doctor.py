@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from . import __version__, owner, policy
+from . import __version__, owner, protection
 from .cli_read import Stop, is_locked, journal_mode, open_ids, read
 from .cli_words import facts, safe, table
 from .hosts import seams
@@ -152,23 +152,29 @@ def _blocked(report: Report | None) -> str:
 def _tools() -> Iterator[dict[str, Any]]:
     """Yield both sides of the protected-tools table, by asking the code that decides."""
 
-    def line(what: str, found: policy.Protection) -> dict[str, Any]:
+    def line(what: str, found: protection.Protection) -> dict[str, Any]:
         return {
             "what": what, "protected": found.protected,
             "beyond_this_machine": found.external, "why": found.why,
         }  # fmt: skip
 
-    named = [*sorted(policy.WRITE_TOOLS), *sorted(policy.SHELL_TOOLS), *policy.LASTING_EFFECTS]
+    named = [
+        *sorted(protection.WRITE_TOOLS),
+        *sorted(protection.SHELL_TOOLS),
+        *protection.LASTING_EFFECTS,
+    ]
     for name in named:
-        yield line(name, policy.protection(name))
+        yield line(name, protection.protection(name))
     asks, risky = SimpleNamespace(requires_approval=True), SimpleNamespace(risk_level="high")
     mcp = "mcp__server__tool"
-    yield line("any other: its metadata requires approval", policy.protection(_TOOL, asks))
-    yield line("any other: its risk level is high or medium", policy.protection(_TOOL, risky))
-    yield line("any other: its risk class is not read", policy.protection(_TOOL, risk="external"))
-    yield line("any MCP tool", policy.protection(mcp))
-    yield line("an MCP tool listed as read-only", policy.protection(mcp, read_only=True))
-    yield line("any other tool", policy.protection(_TOOL))
+    yield line("any other: its metadata requires approval", protection.protection(_TOOL, asks))
+    yield line("any other: its risk level is high or medium", protection.protection(_TOOL, risky))
+    yield line(
+        "any other: its risk class is not read", protection.protection(_TOOL, risk="external")
+    )
+    yield line("any MCP tool", protection.protection(mcp))
+    yield line("an MCP tool listed as read-only", protection.protection(mcp, read_only=True))
+    yield line("any other tool", protection.protection(_TOOL))
 
 
 def pages(found: dict[str, Any]) -> Iterator[RenderableType]:

@@ -32,6 +32,8 @@ REASONS: dict[str, str] = {
     Reason.LATE.value: "Its outcome came after it had been taken for unknown.",
     Reason.THREAD.value: "Its result was found in the saved conversation.",
     Reason.DECIDED.value: "A decision settled it.",
+    Reason.RECONCILED.value: "It was looked up afterwards.",
+    Reason.EVIDENCE.value: "A named source said how it ended.",
 }
 """Why a row has its state; `review` has the sentences for the unknown ones."""
 

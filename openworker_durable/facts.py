@@ -22,6 +22,7 @@ from .identity import (
 from .ledger import Ledger
 from .models import Coverage, Execution
 from .owner import Owner
+from .policy import Standing, standing
 from .port import Prompt, SessionPort
 from .recovery import Answer, Approval, Facts, Holder, Intact
 from .redact import preview
@@ -115,7 +116,7 @@ def look(port: SessionPort, ledger: Ledger, guard: Guard, owner: Owner) -> View:
 
 def _with_waits(cases: list[Case]) -> list[Case]:
     """Tell each call of the trailing reply whether another of them waits for a decision."""
-    waiting = [c for c in cases if c.in_trailing and c.facts.undecided]
+    waiting = [c for c in cases if c.in_trailing and c.facts.undecided and not c.facts.runs_again]
     for case in cases:
         if case.in_trailing and any(w is not case for w in waiting):
             case.facts = replace(case.facts, waits=True)
@@ -195,6 +196,7 @@ class _Reader:
             follow_up_due=bool(due) and not foreign and self._writable(),
             user_line=bool(reply and reply.user_line),
             snapshot=bool(row and row.snapshot_digest),
+            standing=self._standing(attempts, foreign),
         )
         return Case(
             facts, ref, reply, row, self.port.session_id, intent_digest=digest,
@@ -249,6 +251,15 @@ class _Reader:
             query = rows.host_started(self.port.session_id, cover.audit_mark)
             self._alone = set(self.ledger.known(query))
         return ref.name in self._alone
+
+    def _standing(self, attempts: list[Execution], foreign: bool) -> Standing:
+        """Say what may settle the latest attempt without a person."""
+        row = attempts[-1] if attempts else None
+        if row is None or foreign or not row.undecided or not self._writable():
+            return Standing.PERSON
+        if self.port.gave_up(*row.key):
+            return Standing.PERSON
+        return standing(attempts, self.port.descriptor(row.tool_name), self.port.now())
 
     def _writable(self) -> bool:
         return self.port.exists() and self.port.readable()

@@ -14,6 +14,8 @@ Failpoint = Callable[[str], None]
 VERBS = (
     "dispatch", "retry", "finish", "lose", "vouch", "found_in_thread", "decide",
     "cover", "acknowledge",
+    "schedule_probe", "postpone", "begin_probe", "end_probe", "end_probes", "found_absent",
+    "found_out", "give_evidence", "rebind",
 )  # fmt: skip
 """Ledger verbs whose commits are failpoints: `commit.before:<verb>`, `commit.after:<verb>`."""
 
@@ -28,6 +30,8 @@ PLACES = (
     "repair.after",
     "item.before",
     "item.after",
+    "probe.before",
+    "probe.after",
     "followup.before",
     "followup.after",
 )

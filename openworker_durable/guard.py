@@ -16,9 +16,10 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from . import rows, verbs
+from . import finding, rows, verbs
 from .clock import Clock, fresh_id, now
 from .errors import (
     AlreadyRecorded,
@@ -92,6 +93,41 @@ NOT_MADE = Outcome(
 
 
 @dataclass
+class Retained:
+    """Outcomes that a closed guard of this process could not write, for the one after it.
+
+    Bounded like what a guard itself keeps; gone with the process.
+    """
+
+    _outcomes: dict[Path, dict[tuple[str, int], tuple[str, Outcome]]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def leave(
+        self, path: Path, owners: dict[tuple[str, int], str], kept: dict[tuple[str, int], Outcome]
+    ) -> None:
+        """Leave what a guard that is closed could not write.
+
+        Args:
+            owners: for each attempt, whom it belongs to on record.
+        """
+        with self._lock:
+            there = self._outcomes.setdefault(path, {})
+            for key, outcome in kept.items():
+                room = KEPT_CHARACTERS - sum(_size(o) for _, o in there.values())
+                bounded = outcome if _size(outcome) <= room else _without_result(outcome)
+                there[key] = (owners[key], bounded)
+
+    def take(self, path: Path) -> dict[tuple[str, int], tuple[str, Outcome]]:
+        """Take over what was left for a ledger: (owner that ended, outcome) by attempt."""
+        with self._lock:
+            return self._outcomes.pop(path, {})
+
+
+RETAINED = Retained()
+"""What this process still holds for ledgers that could not be written."""
+
+
+@dataclass
 class Handle:
     """The right to dispatch and finish one attempt, once; only `Guard.start` makes one."""
 
@@ -140,6 +176,7 @@ class Guard:
         self._started: dict[str, Future[None]] = {}
         self._running: dict[tuple[str, int], Future[None]] = {}
         self._kept: dict[tuple[str, int], Outcome] = {}
+        self._of_owner: dict[tuple[str, int], str] = {}
         self._writing_again: threading.Thread | None = None
         self._stop = threading.Event()
 
@@ -228,7 +265,7 @@ class Guard:
         try:
             if handle.retry:
                 handle.attempt = self.ledger.run(
-                    verbs.retry, handle.intent, self.owner, self.clock()
+                    verbs.retry, handle.intent, self.owner, self.clock(), handle.authority
                 )
             else:
                 handle.attempt = self.ledger.run(
@@ -278,6 +315,10 @@ class Guard:
             self._end(key)
 
     def _write(self, key: tuple[str, int], outcome: Outcome) -> State:
+        before = self._of_owner.get(key)
+        if before is not None:
+            self.ledger.run(finding.rebind, *key, before, self.owner)
+            del self._of_owner[key]
         return self.ledger.run(verbs.finish, *key, self.owner, outcome, self.clock())
 
     def _end(self, key: tuple[str, int]) -> None:
@@ -321,6 +362,22 @@ class Guard:
         with self._lock:
             return self._kept.get((execution_id, attempt))
 
+    def adopt(self) -> int:
+        """Take over what an earlier owner of this process could not write, and write it.
+
+        No call is made. Only what still belongs to the owner that ended is written: its attempt
+        is given to this one first.
+
+        Returns:
+            how many outcomes were taken over.
+        """
+        left = RETAINED.take(self.ledger.path)
+        for key, (owner, outcome) in left.items():
+            self._of_owner[key] = owner
+            self._keep(key, outcome)
+        self.commit_kept()
+        return len(left)
+
     def commit_kept(self) -> bool:
         """Try to write every kept outcome now; true when none is left."""
         with self._lock:
@@ -340,7 +397,7 @@ class Guard:
         with self._lock:
             size = sum(map(_size, [*self._kept.values(), outcome]))
             if size > KEPT_CHARACTERS:
-                outcome = outcome.model_copy(update={"snapshot": None})
+                outcome = _without_result(outcome)
             self._kept[key] = outcome
             if self._writing_again is None:
                 self._writing_again = threading.Thread(
@@ -363,6 +420,15 @@ class Guard:
         self._stop.set()
         with contextlib.suppress(LedgerError):
             self.commit_kept()
+        with self._lock:
+            left, self._kept = self._kept, {}
+        if left:
+            owners = {key: self._of_owner.get(key, self.owner) for key in left}
+            RETAINED.leave(self.ledger.path, owners, left)
+
+
+def _without_result(outcome: Outcome) -> Outcome:
+    return outcome.model_copy(update={"snapshot": None})
 
 
 def _size(outcome: Outcome) -> int:

@@ -23,7 +23,7 @@ from .hosts.patching import Patches
 from .hosts.seams import Finding
 from .hosts.terminal import check_all
 from .ledger import DATABASE
-from .policy import KEEP, Retention
+from .retention import KEEP, Retention
 from .states import PROTOCOL_VERSION, SCHEMA_VERSION
 
 log = logging.getLogger("openworker_durable")

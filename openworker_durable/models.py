@@ -22,12 +22,14 @@ class ToolIdentity(_Record):
         name: the name the model calls.
         version: the tool's own version, empty when it has none.
         schema_digest: digest of its argument schema.
+        account: whose account it acts for, as the tool declares it; empty when it does not.
     """
 
     source: str = "host"
     name: str
     version: str = ""
     schema_digest: str = ""
+    account: str = ""
 
 
 class Authority(_Record):
@@ -46,7 +48,8 @@ class Intent(_Record):
         tool: the tool's identity now.
         intent_digest: digest of tool name and canonical arguments.
         preview: redacted line about the arguments.
-        policy: the tool's recovery policy now.
+        policy: the tool's recovery policy now, as `str` of it.
+        prepared: what its reconciler noted before the effect.
         occurrence: task and scheduled slot, for calls made by an automation.
         linked: an earlier unknown execution this one repeats with a person's yes.
     """
@@ -59,6 +62,7 @@ class Intent(_Record):
     intent_digest: str
     preview: str = ""
     policy: str = "manual"
+    prepared: str = ""
     occurrence: str = ""
     linked: str = ""
 
@@ -72,6 +76,20 @@ class Outcome(_Record):
     detail: str = ""
 
 
+class Evidence(_Record):
+    """What a named source says of one unknown attempt.
+
+    Args:
+        source: who says it.
+        event: the source's own id of this statement; the same event again is the same statement.
+        outcome: succeeded with a result, or failed with an authoritative error.
+    """
+
+    source: str = Field(min_length=1, max_length=100)
+    event: str = Field(min_length=1, max_length=200)
+    outcome: Outcome
+
+
 class Execution(_Record):
     """One row of `tool_executions`: one attempt of one execution. Times are epoch seconds."""
 
@@ -83,10 +101,12 @@ class Execution(_Record):
     tool_source: str
     tool_name: str
     tool_version: str
+    tool_account: str
     schema_digest: str
     intent_digest: str
     preview: str
     policy: str
+    prepared: str
     authority_kind: AuthorityKind | None
     authority_ref: str
     occurrence: str
@@ -105,6 +125,8 @@ class Execution(_Record):
     decided_at: float | None
     decision_note: str
     probe_at: float | None
+    probes: int
+    found: str
     acknowledged_at: float | None
     superseded: bool
 
@@ -115,8 +137,8 @@ class Execution(_Record):
 
     @property
     def undecided(self) -> bool:
-        """Say whether this attempt is unknown and nobody has decided."""
-        return self.state == State.UNKNOWN and self.decision is None
+        """Say whether this attempt is unknown, nobody has decided, and none came after it."""
+        return self.state == State.UNKNOWN and self.decision is None and not self.superseded
 
     @property
     def key(self) -> tuple[str, int]:

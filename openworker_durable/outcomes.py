@@ -113,17 +113,29 @@ def _wrapped_connection_refusal(exc: BaseException) -> bool:
     return isinstance(reason, BaseException) and state_of(reason, external=True) is State.FAILED
 
 
-def state_of(exc: BaseException, *, external: bool) -> State:
+Types = tuple[type[BaseException], ...]
+
+
+def state_of(
+    exc: BaseException, *, external: bool, never_began: Types = (), may_have_begun: Types = ()
+) -> State:
     """Return what `exc` proves about the call that raised it.
 
     Args:
         exc: what the tool raised.
         external: whether the tool reaches beyond this machine.
+        never_began, may_have_begun: what the tool declares about its own exceptions; of two that
+            fit, the more specific one counts, and doubt where both name the same.
 
     Returns:
         `State.FAILED` when the effect cannot have begun, `State.UNKNOWN` otherwise. The most
         specific class that a table names decides; an HTTP reply that refuses is a failure.
     """
+    for cls in type(exc).__mro__:
+        if cls in may_have_begun:
+            return State.UNKNOWN
+        if cls in never_began:
+            return State.FAILED
     status = _status(exc)
     if status is not None:
         return State.FAILED if status in REFUSING_STATUS else State.UNKNOWN

@@ -1,196 +1,271 @@
-"""Which tools are protected, which reach beyond this machine, and what their policy is.
+"""Recovery policies: what may settle an unknown attempt of a tool without a person.
 
-Protected is decided by what a tool is, never by whether a prompt exists (design, section 4).
-The policy is a field on the tool's spec, owned by OpenWorker: never inferred from a category,
-`manual` when nothing is declared. One table in code; `openworker-durable doctor` prints it.
-Pure.
+A policy belongs to a tool and is owned by OpenWorker: never inferred from a category, `manual`
+when nothing is declared. The one at dispatch is kept with the attempt; the stricter of that and
+the one now applies. `standing` is the question of rule 9, asked of durable facts alone, both when
+recovery looks and again in the transaction that would start the next attempt. Pure.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
 
 from .errors import PolicyError
-from .identity import schema_digest
-from .models import ToolIdentity
+from .models import Execution, ToolIdentity
+from .states import Reason, State
 
 
 class PolicyKind(str, Enum):
-    """What may settle an unknown attempt without a person. This version: nothing."""
+    """What may settle an unknown attempt without a person."""
 
     MANUAL = "manual"
+    IDEMPOTENT = "idempotent"
+    RECONCILE = "reconcile"
 
 
 @dataclass(frozen=True)
 class RecoveryPolicy:
-    """The recovery policy of one tool.
+    """The recovery policy of one tool; made by `manual`, `idempotent` or `reconcile`.
 
     Args:
-        kind: `manual`: a person decides.
+        kind: `manual`: a person decides. `idempotent`: the call may be made again with the same
+            idempotency key. `reconcile`: the tool's reconciler is asked first.
+        then: what follows when a reconciler cannot tell: `manual` or `idempotent`.
+        key_valid: seconds that the service keeps an idempotency key, counted from the first
+            dispatch.
+        attempts: most attempts of one execution, the first included. For `reconcile`, more than
+            one lets a call that provably did not happen be made again.
+        repeatable: True when the tool may be called while an earlier call of it is unknown.
+
+    Raises:
+        PolicyError: the parts contradict each other.
     """
 
     kind: PolicyKind = PolicyKind.MANUAL
+    then: PolicyKind = PolicyKind.MANUAL
+    key_valid: float = 0.0
+    attempts: int = 1
+    repeatable: bool = False
+
+    def __post_init__(self) -> None:
+        if self.then is PolicyKind.RECONCILE:
+            raise PolicyError("after `reconcile` comes `manual` or `idempotent`")
+        if self.then is not PolicyKind.MANUAL and self.kind is not PolicyKind.RECONCILE:
+            raise PolicyError("`then` belongs to `reconcile`; leave it out")
+        if self.sends_key and not self.key_valid > 0:
+            raise PolicyError(
+                "`idempotent` needs a validity: the seconds that the service keeps a key"
+            )
+        if self.sends_key and self.attempts < 2:
+            raise PolicyError("`idempotent` needs at least 2 attempts, the first one included")
+        if not self.sends_key and self.key_valid:
+            raise PolicyError("a key's validity belongs to `idempotent`; leave it out")
+        if self.attempts < 1 or (self.kind is PolicyKind.MANUAL and self.attempts != 1):
+            raise PolicyError("`attempts` counts the first one too, and `manual` allows no other")
+
+    @property
+    def sends_key(self) -> bool:
+        """Say whether a call may be made again on the strength of its idempotency key."""
+        return PolicyKind.IDEMPOTENT in (self.kind, self.then)
+
+    def unprobed(self) -> RecoveryPolicy:
+        """Return the policy of a call that the tool's reconciler cannot look up."""
+        if self.kind is not PolicyKind.RECONCILE:
+            return self
+        if self.then is PolicyKind.MANUAL:
+            return RecoveryPolicy(repeatable=self.repeatable)
+        return replace(self, kind=self.then, then=PolicyKind.MANUAL)
+
+    def __str__(self) -> str:
+        """Return the text that is kept with an attempt; `parse` reads it."""
+        parts: list[str] = [self.kind.value]
+        if self.then is not PolicyKind.MANUAL:
+            parts.append(f"then={self.then.value}")
+        if self.sends_key:
+            parts.append(f"key_valid={self.key_valid:.17g}")
+        if self.attempts != 1:
+            parts.append(f"attempts={self.attempts}")
+        if self.repeatable:
+            parts.append("repeatable")
+        return " ".join(parts)
+
+
+def manual(*, repeatable: bool = False) -> RecoveryPolicy:
+    """Return the policy under which a person decides.
+
+    Args:
+        repeatable: see `RecoveryPolicy`.
+    """
+    return RecoveryPolicy(repeatable=repeatable)
+
+
+def idempotent(*, key_valid: float, attempts: int = 3, repeatable: bool = False) -> RecoveryPolicy:
+    """Return the policy of a tool whose service does one thing once for one key.
+
+    Args:
+        key_valid: seconds that the service keeps a key.
+        attempts: most attempts, the first included.
+        repeatable: see `RecoveryPolicy`.
+
+    Raises:
+        PolicyError: no validity, or fewer than two attempts.
+    """
+    return RecoveryPolicy(
+        PolicyKind.IDEMPOTENT, key_valid=key_valid, attempts=attempts, repeatable=repeatable
+    )
+
+
+def reconcile(
+    *, then: RecoveryPolicy | None = None, attempts: int = 1, repeatable: bool = False
+) -> RecoveryPolicy:
+    """Return the policy of a tool whose reconciler can find out what happened.
+
+    Args:
+        then: an `idempotent(...)` policy for when it cannot tell; None: a person decides.
+        attempts: more than one lets a call that provably did not happen be made again.
+        repeatable: see `RecoveryPolicy`.
+
+    Raises:
+        PolicyError: `then` is another kind of policy.
+    """
+    after = then or MANUAL
+    return RecoveryPolicy(
+        PolicyKind.RECONCILE, after.kind, after.key_valid, max(attempts, after.attempts), repeatable
+    )
 
 
 MANUAL = RecoveryPolicy()
 
+_PART = re.compile(r"(then|key_valid|attempts)=(\S+)\Z")
 
-@dataclass(frozen=True)
-class Retention:
-    """How long what is settled, and safe in its thread, is kept. Open rows never expire.
 
-    Args:
-        snapshot_days: days after which a stored result is dropped.
-        row_days: days after which the row itself is dropped.
+def parse(text: str) -> RecoveryPolicy:
+    """Read a policy as `str` wrote it.
+
+    Returns:
+        `MANUAL` for anything else, as the strictest there is.
     """
-
-    snapshot_days: float = 30
-    row_days: float = 400
-
-
-KEEP = Retention()
-"""What applies when nothing else is said."""
-
-POLICY_FIELD = "recovery_policy"
-"""The attribute of a tool's spec (or of its function) that carries a `RecoveryPolicy`."""
-
-WRITE_TOOLS = frozenset({"write_file", "replace_in_file", "apply_patch", "apply_unified_diff"})
-SHELL_TOOLS = frozenset({"run_shell"})
-
-LASTING_EFFECTS: dict[str, str] = {
-    "remember": "writes the person's memory",
-    "forget": "deletes from the person's memory",
-    "update_memory": "writes the person's memory",
-    "create_scheduled_task": "makes an automation",
-    "update_scheduled_task": "changes an automation",
-    "delete_scheduled_task": "deletes an automation",
-    "schedule_wake": "makes the session act later",
-    "schedule_task": "makes an automation",
-    "post_chat": "posts to a team's chat",
-    "steer_worker": "makes another session act",
-    "board_create": "changes the team's board",
-    "board_update": "changes the team's board",
-    "board_transition": "changes the team's board",
-    "board_assign": "changes the team's board",
-    "board_comment": "writes to the team's board",
-    "journal_append": "writes the team's journal",
-    "send_message": "sends a message",
-    "subscribe_channel": "makes the session act on messages",
-    "unsubscribe_channel": "changes what the session acts on",
-    "propose_team": "makes a team once a person agrees",
-    "propose_work_items": "puts items on the team's board once a person agrees",
-    "request_tool": "installs a program once a person agrees",
-    "request_directory": "may move the session's workspace once a person agrees",
-}
-"""Host tools with lasting effects that their metadata calls harmless."""
-
-GATES = frozenset({"propose_team", "propose_work_items", "request_tool", "request_directory"})
-"""Tools whose effect a person's answer sets off; they never reach a tool registry."""
-
-LOCAL_TOOLS = WRITE_TOOLS | GATES | frozenset({"remember", "forget", "update_memory"})
-"""Protected tools that only touch this machine."""
-
-
-@dataclass(frozen=True)
-class Protection:
-    """Whether a tool's calls are recorded, and why.
-
-    Args:
-        protected: True when each call gets a row before it starts.
-        external: True when the tool may reach beyond this machine.
-        why: one short phrase, shown by `doctor`.
-    """
-
-    protected: bool
-    external: bool
-    why: str
-
-
-def _declared_external(func: Any, default: bool) -> bool:
-    declared = getattr(func, "__durable_local__", None)
-    return default if declared is None else not declared
-
-
-def protection(
-    name: str, metadata: Any = None, func: Any = None, *, risk: str = "", read_only: bool = False
-) -> Protection:
-    """Say whether calls of a tool are recorded.
-
-    Args:
-        name: the tool's name.
-        metadata: the host's tool metadata (`requires_approval`, `category`), or None.
-        func: the tool's function; `__durable_local__ = True` on it says that it only touches
-            this machine.
-        risk: the host's risk class for the tool, for example `read` or `external`.
-        read_only: True when the person listed this MCP tool as read-only.
-    """
-    external = _declared_external(func, name not in LOCAL_TOOLS)
-    if name in WRITE_TOOLS:
-        return Protection(True, external, "writes files")
-    if name in SHELL_TOOLS:
-        return Protection(True, external, "runs commands")
-    if name in LASTING_EFFECTS:
-        return Protection(True, external, LASTING_EFFECTS[name])
-    if bool(getattr(metadata, "requires_approval", False)):
-        return Protection(True, external, "needs approval")
-    if risk and risk != "read":
-        return Protection(True, external, f"risk class {risk}")
-    if is_mcp(name, metadata):
-        if read_only:
-            return Protection(False, True, "an MCP tool listed as read-only")
-        return Protection(True, True, "an MCP tool not listed as read-only")
-    if getattr(metadata, "risk_level", "") in {"high", "medium"}:
-        return Protection(True, external, f"risk level {metadata.risk_level}")
-    return Protection(False, external, "read-only")
-
-
-def is_mcp(name: str, metadata: Any = None) -> bool:
-    """Say whether a tool comes from an MCP server."""
-    return name.startswith("mcp__") or getattr(metadata, "category", "") == "mcp"
-
-
-def _server(name: str, metadata: Any) -> str:
-    """Return the MCP server a tool comes from: its metadata says so, else its name does.
-
-    Names alone cannot tell server `a` with tool `b__x` from server `a__b` with tool `x`.
-    """
-    declared = getattr(metadata, "capabilities", None)
-    if getattr(metadata, "category", "") == "mcp" and declared:
-        return str(declared[0])
-    parts = name.split("__")
-    return parts[1] if len(parts) > 2 else "?"
-
-
-def tool_identity(spec: Any) -> ToolIdentity:
-    """Return the identity of a tool as the engine has it now.
-
-    Args:
-        spec: the host's tool spec: `name`, `schema`, `func`, `metadata`.
-    """
-    name = str(spec.name)
-    metadata = getattr(spec, "metadata", None)
-    source = "mcp:" + _server(name, metadata) if is_mcp(name, metadata) else "host"
-    version = str(getattr(spec.func, "__durable_version__", "") or "")
-    digest = schema_digest(getattr(spec, "schema", None))
-    return ToolIdentity(source=source, name=name, version=version, schema_digest=digest)
-
-
-def policy_of(spec: Any) -> RecoveryPolicy:
-    """Return the recovery policy a tool's spec declares, `manual` when it declares none.
-
-    Raises:
-        PolicyError: the field holds something this version does not know.
-    """
-    declared = getattr(spec, POLICY_FIELD, None)
-    if declared is None:
-        declared = getattr(getattr(spec, "func", None), POLICY_FIELD, None)
-    if declared is None:
+    kind, *parts = text.split(" ")
+    values: dict[str, str] = {}
+    for part in parts:
+        found = _PART.match(part)
+        if part != "repeatable" and found is None:
+            return MANUAL
+        if found is not None:
+            values[found[1]] = found[2]
+    try:
+        return RecoveryPolicy(
+            PolicyKind(kind), PolicyKind(values.get("then", "manual")),
+            float(values.get("key_valid", 0)), int(values.get("attempts", 1)),
+            "repeatable" in parts,
+        )  # fmt: skip
+    except (ValueError, PolicyError):
         return MANUAL
-    if not isinstance(declared, RecoveryPolicy):
-        raise PolicyError(
-            f"tool {spec.name}: {POLICY_FIELD} must be a RecoveryPolicy, "
-            f"found {type(declared).__name__}; remove it or declare one this version knows"
-        )
-    return declared
+
+
+_ORDER = {
+    (PolicyKind.MANUAL, PolicyKind.MANUAL): 0,
+    (PolicyKind.RECONCILE, PolicyKind.MANUAL): 1,
+    (PolicyKind.RECONCILE, PolicyKind.IDEMPOTENT): 2,
+    (PolicyKind.IDEMPOTENT, PolicyKind.MANUAL): 3,
+}
+"""From the strictest on: each allows what the one before does, and more."""
+
+
+def stricter(one: RecoveryPolicy, other: RecoveryPolicy) -> RecoveryPolicy:
+    """Return what both policies allow."""
+    first, _ = sorted((one, other), key=lambda p: _ORDER[p.kind, p.then])
+    return replace(
+        first,
+        key_valid=min(one.key_valid, other.key_valid) if first.sends_key else 0.0,
+        attempts=min(one.attempts, other.attempts),
+        repeatable=one.repeatable and other.repeatable,
+    )
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """A tool as recovery compares it: who it is, and its policy."""
+
+    identity: ToolIdentity
+    policy: RecoveryPolicy = MANUAL
+
+
+def identity_of(row: Execution) -> ToolIdentity:
+    """Return the identity of the tool that an attempt called."""
+    return ToolIdentity(
+        source=row.tool_source, name=row.tool_name, version=row.tool_version,
+        schema_digest=row.schema_digest, account=row.tool_account,
+    )  # fmt: skip
+
+
+class Standing(str, Enum):
+    """What may happen to an unknown, undecided attempt without a person."""
+
+    PERSON = "person"
+    """Nothing: a person decides."""
+    PROBE = "probe"
+    """Its first probe is to be scheduled."""
+    PROBING = "probing"
+    """A probe is scheduled, or under way."""
+    AGAIN = "again"
+    """The next attempt may be made now."""
+    LATER = "later"
+    """The next attempt may be made if the tool turns out to be the same."""
+
+
+_NO_MACHINE = frozenset(
+    {Reason.LEGACY.value, Reason.CHANGED.value, Reason.LOST_THREAD.value}
+)  # fmt: skip
+"""Reasons of unknown rows that were never a call under this record."""
+
+ABSENT = "did_not_happen"
+"""What `found` holds when a probe showed that the effect did not happen."""
+
+
+def key_margin(policy: RecoveryPolicy) -> float:
+    """Return the seconds by which a key counts as expired before its validity ends."""
+    return min(60.0, policy.key_valid / 10)
+
+
+def key_usable(policy: RecoveryPolicy, first_dispatch: float, at: float) -> bool:
+    """Say whether the key of an execution may be sent again.
+
+    Args:
+        first_dispatch: when its first attempt was dispatched, epoch seconds.
+        at: now. A key from the future is not usable: the clock that would tell its age is wrong.
+    """
+    age = at - first_dispatch
+    return 0 <= age < policy.key_valid - key_margin(policy)
+
+
+def standing(attempts: Sequence[Execution], now: Descriptor | None, at: float) -> Standing:
+    """Return what may happen to an execution whose latest attempt is unknown and undecided.
+
+    Args:
+        attempts: all of its attempts, first to last.
+        now: the tool as it is now; None when that cannot be told yet.
+        at: epoch seconds.
+    """
+    row = attempts[-1]
+    recorded = parse(row.policy)
+    if row.state is not State.UNKNOWN or not row.undecided or row.newer:
+        return Standing.PERSON
+    if row.reason in _NO_MACHINE or (now is not None and now.identity != identity_of(row)):
+        return Standing.PERSON
+    policy = recorded if now is None else stricter(recorded, now.policy)
+    may_run = Standing.LATER if now is None else Standing.AGAIN
+    left = row.attempt < policy.attempts
+    if policy.kind is PolicyKind.RECONCILE:
+        if row.found == ABSENT:
+            return may_run if left else Standing.PERSON
+        if row.probe_at is not None:
+            return Standing.PROBING
+        if row.probes == 0:
+            return Standing.PROBE
+    if policy.sends_key and left and key_usable(policy, attempts[0].dispatched_at, at):
+        return may_run
+    return Standing.PERSON

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from .identity import CallRef
 from .models import ToolIdentity
+from .policy import Descriptor
 from .recovery import Approval
 from .review import ItemDraft
 from .thread import Message
@@ -75,6 +76,22 @@ class SessionPort(Protocol):
 
     def tool(self, name: str) -> ToolIdentity:
         """Return the tool's identity now."""
+        ...
+
+    def descriptor(self, name: str) -> Descriptor | None:
+        """Return the tool with its policy as it is now; None when that cannot be told yet.
+
+        A tool that is not there any more, or is not the one its engine was built with, has an
+        identity that equals no other.
+        """
+        ...
+
+    def gave_up(self, execution_id: str, attempt: int) -> bool:
+        """Say whether this process tried in vain to settle the attempt without a person."""
+        ...
+
+    def now(self) -> float:
+        """Return the time, seconds since the epoch."""
         ...
 
     def prompt(self, ref: CallRef) -> Prompt:

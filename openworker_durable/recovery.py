@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
+from .policy import Standing
 from .states import Decision, State
 
 
@@ -92,6 +93,7 @@ class Facts:
         user_line: a person's message stands after the reply.
         waits: another call of the same reply is unknown and undecided.
         snapshot: the latest attempt's result is stored.
+        standing: what may settle the latest attempt without a person.
     """
 
     state: State | None = None
@@ -110,11 +112,18 @@ class Facts:
     user_line: bool = False
     waits: bool = False
     snapshot: bool = True
+    standing: Standing = Standing.PERSON
 
     @property
     def undecided(self) -> bool:
         """Say whether the call is unknown and nobody has decided."""
         return self.state is State.UNKNOWN and self.decision is None
+
+    @property
+    def runs_again(self) -> bool:
+        """Say whether its policy makes the next attempt, and no person was asked yet."""
+        asked_nobody = self.undecided and not self.item
+        return asked_nobody and self.standing in (Standing.AGAIN, Standing.LATER)
 
     @property
     def known(self) -> bool:
@@ -146,6 +155,7 @@ class Action(str, Enum):
     COMMIT_EVIDENCE = "commit_evidence"
     SETTLE_FROM_THREAD = "settle_from_thread"
     LOSE = "lose"
+    SCHEDULE_PROBE = "schedule_probe"
     ASK_PERSON = "ask_person"
     ASK_AGAIN = "ask_again"
     ADMIT = "admit"
@@ -252,18 +262,32 @@ def _dead(f: Facts, _t: Trigger) -> Action | None:
     return Action.SETTLE_FROM_THREAD if f.answer is Answer.RESULT else Action.LOSE
 
 
-def _unknown(f: Facts, _t: Trigger) -> Action | None:
+def _unknown(f: Facts, t: Trigger) -> Action | None:
     if not f.undecided:
         return None
     if f.unanswered:
         return Action.ANSWER_PROVISIONAL
-    return Action.HALT if f.item else Action.ASK_PERSON
+    if f.item or f.changed or f.answer is Answer.ABSENT:
+        return Action.HALT if f.item else Action.ASK_PERSON
+    return _BY_STANDING.get(f.standing) or _retry(t)
+
+
+_BY_STANDING = {
+    Standing.PERSON: Action.ASK_PERSON,
+    Standing.PROBE: Action.SCHEDULE_PROBE,
+    Standing.PROBING: Action.HALT,
+    Standing.LATER: Action.NOTHING,
+}
+
+
+def _retry(t: Trigger) -> Action:
+    return Action.RETRY if t in IN_TURN else Action.NOTHING
 
 
 def _decided_retry(f: Facts, t: Trigger) -> Action | None:
     if f.state is not State.UNKNOWN or f.decision is not Decision.RETRY or f.changed:
         return None
-    return Action.RETRY if t in IN_TURN else Action.NOTHING
+    return _retry(t)
 
 
 def _never_started(f: Facts, t: Trigger) -> Action | None:
@@ -327,7 +351,9 @@ RULES: tuple[Rule, ...] = (
     Rule(8, "dispatched", "-", "dead",
          "the result in the saved thread settles it; otherwise unknown, then 9", _dead),
     Rule(9, "unknown, undecided", "-", "-",
-         "answered with the provisional text, then a `recovery_required` item", _unknown),
+         "answered with the provisional text; then by policy: `idempotent` (same tool, key still "
+         "valid, attempts left) -> the next attempt; `reconcile` -> probes, then as the verdict "
+         "says; otherwise, and when those are used up, a `recovery_required` item", _unknown),
     Rule(10, "unknown, decided `retry`, no next row", "-", "-",
          "the next attempt, once, through the guard, also after a new message", _decided_retry),
     Rule(11, "none", "yes", "-",

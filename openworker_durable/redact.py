@@ -85,6 +85,11 @@ def _pairs(items: list[tuple[Any, Any]], depth: int) -> list[str]:
     return out
 
 
+def short(line: str) -> str:
+    """Return a short line of somebody else's with what looks like a secret left out."""
+    return _text(str(line))
+
+
 def preview(arguments: Any) -> str:
     """Return one line about a call's arguments that holds no secret and no body.
 

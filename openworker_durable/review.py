@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from .models import Execution
-from .states import NOT_RETRIED, Decision, Reason
+from .states import NOT_RETRIED, Decision, Reason, State
 
 KIND = "recovery_required"
 HEADER = "Unknown outcome"
@@ -104,7 +104,8 @@ def draft(row: Execution, *, retry: bool = True) -> ItemDraft:
             f"until then it is not touched.{about}"
         )
     else:
-        body = f"{why_words(row)} It may have happened ({_began(row)}).{about}"
+        asked = f"\nLooked up: {row.found}." if row.found else ""
+        body = f"{why_words(row)} It may have happened ({_began(row)}).{asked}{about}"
     return ItemDraft(
         session_id=row.session_id,
         title=f"Did {row.tool_name} happen?",
@@ -120,6 +121,30 @@ def draft(row: Execution, *, retry: bool = True) -> ItemDraft:
                 "decisions": [d.value for d in offered],
             }
         },
+    )
+
+
+def conflict_words(row: Execution, says: State, at: float) -> tuple[str, str]:
+    """Return title and body of the note about evidence that contradicts a settled attempt.
+
+    Args:
+        row: the attempt as it is settled.
+        says: what the evidence says of it.
+        at: when it came, epoch seconds.
+    """
+    happened = says is State.SUCCEEDED
+    if row.superseded:
+        stands = "It was made once more meanwhile, so it may have been done twice."
+    elif happened:
+        stands = "It stands on record as not done."
+    else:
+        stands = "It stands on record as done."
+    word = "it happened" if happened else "it failed"
+    about = f"\n{row.preview}" if row.preview else ""
+    return (
+        f"A late result about {row.tool_name}: {word}",
+        f"{stands} What came on {when_words(at)} says that {word} (attempt {row.attempt}). Both "
+        f"are kept; nothing was changed, and nothing is run.{about}",
     )
 
 

@@ -88,7 +88,7 @@ def all_rows(limit: int = 200) -> Query[Execution]:
 
 
 def undecided_tool(session_id: str, tool_name: str) -> Query[Execution]:
-    """The oldest unknown, undecided row of a tool in a session, if any."""
+    """Unknown, undecided rows of a tool in a session, oldest first, at most 20."""
     return Query("undecided_tool", {"session_id": session_id, "tool_name": tool_name}, execution_of)
 
 
@@ -133,6 +133,34 @@ def session(session_id: str) -> Query[Coverage]:
 def host_started(session_id: str, mark: int) -> Query[str]:
     """Tools the host started alone in a session since an audit row id."""
     return Query("host_started", {"session_id": session_id, "mark": mark}, lambda r: str(r["tool"]))
+
+
+def probes_due(now: float) -> Query[Execution]:
+    """Attempts whose next probe is due, the longest overdue first."""
+    return Query("probes_due", {"now": now}, execution_of)
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Evidence that contradicts how an attempt was settled.
+
+    Args:
+        id: of the evidence.
+        execution_id, attempt: which attempt.
+        state: what the evidence says.
+        at: when it came, epoch seconds.
+    """
+
+    id: int
+    execution_id: str
+    attempt: int
+    state: str
+    at: float
+
+
+def conflicts() -> Query[Conflict]:
+    """Evidence that contradicts its attempt's settled state, oldest first."""
+    return Query("conflicts", {}, lambda r: Conflict(**dict(r)))
 
 
 def stored_snapshot(execution_id: str, attempt: int) -> Query[Snapshot | None]:

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from dataclasses import dataclass, field
 
-from . import rows, texts, thread, verbs
+from . import finding, rows, texts, thread, verbs
 from .clock import Clock, IdFactory, fresh_id, now
 from .errors import DurableError
 from .facts import Case, View, look
@@ -21,6 +21,7 @@ from .guard import Guard
 from .identity import CallRef
 from .models import Execution, Intent, ToolIdentity
 from .owner import Owner
+from .policy import Standing
 from .port import SessionPort
 from .recovery import Action, Answer, Step, Trigger, decide, goes_on
 from .review import draft
@@ -147,44 +148,59 @@ class Settler:
     async def _apply(
         self, port: SessionPort, view: View, case: Case, step: Step, report: Report
     ) -> None:
-        row, at = case.row, self.clock()
-        if step.action is Action.LOSE and row:
-            reason = Reason.OWNER_DIED
-            if case.facts.answer is Answer.ABSENT and port.exists() and port.readable():
-                reason = Reason.LOST_THREAD
-            elif row.owner == self.guard.owner:
-                reason = Reason.EVIDENCE_LOST
-            await self.ledger.ask(verbs.lose, row.execution_id, row.attempt, row.owner, reason, at)
-        elif step.action is Action.COMMIT_EVIDENCE and row:
-            outcome = self.guard.kept(row.execution_id, row.attempt)
-            if outcome:
-                await self.ledger.ask(
-                    verbs.finish, row.execution_id, row.attempt, row.owner, outcome, at
-                )
+        row = case.row
+        if step.action in (Action.VOUCH_CHANGED, Action.VOUCH_LEGACY):
+            await self._vouch(port, case, step)
+        elif step.action is Action.FOLLOW_UP:
+            self._follow_up(port, view, case)
+        elif step.action is Action.ASK_PERSON and row:
+            self._ask_person(port, case, row)
+            report.raised += 1
         elif step.action is Action.SETTLE_FROM_THREAD and row:
             await self._settle_from_thread(view, case, row)
-        elif step.action in (Action.VOUCH_CHANGED, Action.VOUCH_LEGACY):
-            await self._vouch(port, case, step)
-        elif step.action is Action.ASK_PERSON and row:
-            self._hit("item.before")
-            lost = case.facts.changed or case.facts.answer is Answer.ABSENT
-            port.raise_item(draft(row, retry=not lost), row.execution_id, row.attempt)
-            self._hit("item.after")
-            report.raised += 1
-        elif step.action is Action.VOID_PROMPT and case.ref:
+        elif row is not None:
+            await self._move(port, case, row, step.action)
+        elif case.ref is not None:
+            await self._prompt(port, view, case, step.action)
+
+    async def _move(self, port: SessionPort, case: Case, row: Execution, action: Action) -> None:
+        """Commit one move of a row."""
+        at, ledger = self.clock(), self.ledger
+        if action is Action.LOSE:
+            await ledger.ask(verbs.lose, *row.key, row.owner, self._why_lost(port, case, row), at)
+        elif action is Action.COMMIT_EVIDENCE:
+            outcome = self.guard.kept(*row.key)
+            if outcome:
+                await ledger.ask(verbs.finish, *row.key, row.owner, outcome, at)
+        elif action is Action.SCHEDULE_PROBE:
+            await ledger.ask(finding.schedule_probe, *row.key, at)
+
+    def _why_lost(self, port: SessionPort, case: Case, row: Execution) -> Reason:
+        if case.facts.answer is Answer.ABSENT and port.exists() and port.readable():
+            return Reason.LOST_THREAD
+        return Reason.EVIDENCE_LOST if row.owner == self.guard.owner else Reason.OWNER_DIED
+
+    def _ask_person(self, port: SessionPort, case: Case, row: Execution) -> None:
+        self._hit("item.before")
+        lost = case.facts.changed or case.facts.answer is Answer.ABSENT
+        port.raise_item(draft(row, retry=not lost), *row.key)
+        self._hit("item.after")
+
+    async def _prompt(self, port: SessionPort, view: View, case: Case, action: Action) -> None:
+        """Do what a call that never started asks for: void, renew or admit its prompt."""
+        assert case.ref is not None
+        if action is Action.VOID_PROMPT:
             port.void_prompt(case.ref.call_id, "the call was answered another way")
             self._note(port, case.ref, "approval_void")
-        elif step.action is Action.ASK_AGAIN and case.ref:
+        elif action is Action.ASK_AGAIN:
             port.ask_again(case.ref.call_id)
             self._note(port, case.ref, "asked_again")
-        elif step.action is Action.ADMIT and case.ref and view.reply:
+        elif action is Action.ADMIT and view.reply:
             port.admit_prompt(case.ref.call_id, case.intent_digest)
             await self.ledger.ask(
                 verbs.cover, port.session_id, self.fresh(), view.reply_digest,
-                view.reply.ordinal, at,
+                view.reply.ordinal, self.clock(),
             )  # fmt: skip
-        elif step.action is Action.FOLLOW_UP:
-            self._follow_up(port, view, case)
 
     async def _join(self, port: SessionPort, case: Case) -> bool:
         """Wait for a call that still runs in this process; its result is then on record.
@@ -320,7 +336,8 @@ class Settler:
             text, kind = texts.changed(name), thread.PROVISIONAL
         else:
             report.provisional += 1
-            text, kind = texts.provisional(name), thread.PROVISIONAL
+            asked = case.facts.standing is Standing.PERSON
+            text, kind = texts.provisional(name, asked=asked), thread.PROVISIONAL
         return thread.tool_message(
             call_id, text, kind, at, execution_id=execution_id, attempt=attempt
         )
@@ -368,14 +385,7 @@ class Settler:
                 report.follow_up_blocked = True
             elif step.action is Action.PROCEED and case.ref:
                 report.proceed.append(case.ref.call_id)
-            if (
-                case.row
-                and case.row.decision is Decision.RETRY
-                and not case.row.superseded
-                and not case.facts.changed
-                and not case.facts.newer
-                and case.facts.answer is not Answer.ABSENT
-            ):
+            if case.row and _to_run_again(case):
                 report.retries.append(case.row)
         called = thread.model_called_since(view.messages)
         report.goes_on = goes_on(
@@ -386,11 +396,23 @@ class Settler:
         report.follow_up_unseen = not called and thread.ends_in_follow_up(view.messages)
 
 
+def _to_run_again(case: Case) -> bool:
+    """Say whether the next attempt of a call is due, by a decision or by its policy."""
+    facts = case.facts
+    if facts.changed or facts.newer or facts.answer is Answer.ABSENT:
+        return False
+    if facts.state is State.UNKNOWN and facts.decision is Decision.RETRY:
+        return True
+    return facts.runs_again
+
+
 def _carried(
     row: Execution, keys: set[tuple[str, int, str]], carried: set[tuple[str, int]], foreign: bool
 ) -> bool:
     if row.state == State.DISPATCHED or row.undecided:
         return False
+    if row.superseded and row.decision is None:
+        return True  # the attempt after it carries what became of both
     if foreign:
         return row.decision is not Decision.RETRY or row.superseded
     if row.decision is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Layout of the tables. A store with a higher number is refused, never touched."""
 
 PROTOCOL_VERSION = 1
@@ -56,6 +56,8 @@ class Reason(str, Enum):
     LATE = "late"
     THREAD = "thread"
     DECIDED = "decided"
+    RECONCILED = "reconciled"
+    EVIDENCE = "evidence"
 
 
 NOT_RETRIED = frozenset({Reason.CHANGED.value, Reason.LOST_THREAD.value})
@@ -105,7 +107,13 @@ MOVES: tuple[Move, ...] = (
     Move("finish", State.UNKNOWN, State.FAILED, "Its own failure arrived late."),
     Move("decide", State.UNKNOWN, State.SUCCEEDED, "Decided: it happened."),
     Move("decide", State.UNKNOWN, State.FAILED, "Decided: it did not happen, leave it."),
-    Move("retry", State.UNKNOWN, State.DISPATCHED, "Decided: run it once more.", True),
+    Move("found_out", State.UNKNOWN, State.SUCCEEDED, "A reconciler found that it happened."),
+    Move("found_out", State.UNKNOWN, State.FAILED, "A reconciler found that it did not happen."),
+    Move("give_evidence", State.UNKNOWN, State.SUCCEEDED, "A named source gave its result."),
+    Move("give_evidence", State.UNKNOWN, State.FAILED, "A named source gave its error."),
+    Move(
+        "retry", State.UNKNOWN, State.DISPATCHED, "By decision or policy: run it once more.", True
+    ),
 )
 
 

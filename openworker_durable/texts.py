@@ -13,11 +13,16 @@ from .snapshot import Snapshot
 from .states import Decision, State
 
 
-def provisional(tool: str) -> str:
-    """Return the answer given at once to a call whose outcome is unknown."""
+def provisional(tool: str, *, asked: bool = True) -> str:
+    """Return the answer given at once to a call whose outcome is unknown.
+
+    Args:
+        asked: False when it is first tried to find out without a person.
+    """
+    who = "A person has been asked." if asked else "OpenWorker is finding out."
     return (
-        f"The outcome of this {tool} call is unknown: it may have happened. A person has been "
-        "asked. Do not repeat it and do not assume either way; a message will say what is known."
+        f"The outcome of this {tool} call is unknown: it may have happened. {who} "
+        "Do not repeat it and do not assume either way; a message will say what is known."
     )
 
 
@@ -137,10 +142,16 @@ def tools_absent(names: Sequence[str]) -> str:
     )
 
 
-def repeat_warning(row: Execution) -> str:
-    """Return the reason shown when a tool is called again while a call of it is unknown."""
+def repeat_warning(row: Execution, now: str = "") -> str:
+    """Return the reason shown when a tool is called again while a call of it is unknown.
+
+    Args:
+        row: the earlier call.
+        now: redacted line about the arguments of the new one.
+    """
     return (
-        f"An earlier {row.tool_name} call may have happened already"
-        f"{f' ({row.preview})' if row.preview else ''}; nobody has settled it yet. "
-        "Allow only if this one should run as well."
+        f"An earlier {row.tool_name} call may have happened already; nobody has settled it yet. "
+        "Allow only if this one should run as well.\n"
+        f"Earlier: {row.preview or 'no arguments'}\n"
+        f"Now: {now or 'no arguments'}"
     )

@@ -8,10 +8,12 @@ audit row, or raises a `Refused` that says what was found. Callers pass verbs to
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from typing import Any
 
 from .errors import AlreadyDecided, AlreadyRecorded, ApprovalSpent, NotOwner, Refused
 from .models import Authority, Coverage, Execution, Intent, Outcome
+from .policy import Descriptor, Standing, parse, standing
 from .rows import coverage_of, execution_of
 from .snapshot import Snapshot
 from .sql import run
@@ -29,23 +31,25 @@ from .states import (
 BY_PERSON = frozenset({AuthorityKind.ITEM, AuthorityKind.PROMPT})
 """Authorities that a person gave for this very call."""
 
+BY_DECISION = Authority(kind=AuthorityKind.DECISION)
 
-def _one(conn: sqlite3.Connection, name: str, **params: Any) -> sqlite3.Row | None:
+
+def one(conn: sqlite3.Connection, name: str, **params: Any) -> sqlite3.Row | None:
     row: sqlite3.Row | None = run(conn, name, params).fetchone()
     return row
 
 
-def _row(conn: sqlite3.Connection, execution_id: str, attempt: int) -> Execution | None:
-    row = _one(conn, "row", execution_id=execution_id, attempt=attempt)
+def row_now(conn: sqlite3.Connection, execution_id: str, attempt: int) -> Execution | None:
+    row = one(conn, "row", execution_id=execution_id, attempt=attempt)
     return execution_of(row) if row else None
 
 
 def _latest(conn: sqlite3.Connection, execution_id: str) -> Execution | None:
-    row = _one(conn, "latest", execution_id=execution_id)
+    row = one(conn, "latest", execution_id=execution_id)
     return execution_of(row) if row else None
 
 
-def _found(row: Execution | None) -> str:
+def found_words(row: Execution | None) -> str:
     if row is None:
         return "no row"
     state = row.state.value if isinstance(row.state, State) else row.state
@@ -75,7 +79,7 @@ def audit(
     )  # fmt: skip
 
 
-def _audit_row(
+def audit_row(
     conn: sqlite3.Connection, row: Execution, stage: str, status: str, reason: str = "",
     decision: str | None = None,
 ) -> None:  # fmt: skip
@@ -96,8 +100,9 @@ def _insert(
             "session_id": intent.session_id, "incarnation": intent.incarnation,
             "tool_call_id": intent.tool_call_id, "tool_source": intent.tool.source,
             "tool_name": intent.tool.name, "tool_version": intent.tool.version,
+            "tool_account": intent.tool.account,
             "schema_digest": intent.tool.schema_digest, "intent_digest": intent.intent_digest,
-            "preview": intent.preview, "policy": intent.policy,
+            "preview": intent.preview, "policy": intent.policy, "prepared": intent.prepared,
             "authority_kind": authority.kind.value if authority else None,
             "authority_ref": authority.ref if authority else "",
             "occurrence": intent.occurrence, "linked": intent.linked, "owner": owner,
@@ -123,7 +128,7 @@ def dispatch(
     """
     there = _latest(conn, intent.execution_id)
     if there is not None:
-        raise AlreadyRecorded(intent.execution_id, there.attempt, _found(there), "no row")
+        raise AlreadyRecorded(intent.execution_id, there.attempt, found_words(there), "no row")
     if intent.occurrence and authority.kind not in BY_PERSON and _slot_taken(conn, intent):
         raise Refused(intent.execution_id, 1, "another run of the same slot", "the only one")
     try:
@@ -144,45 +149,65 @@ def dispatch(
 def _slot_taken(conn: sqlite3.Connection, intent: Intent) -> bool:
     """Say whether another session made calls for an automation's slot: asked at dispatch (G5)."""
     slot = {"occurrence": intent.occurrence, "session_id": intent.session_id}
-    return _one(conn, "same_occurrence", **slot) is not None
+    return one(conn, "same_occurrence", **slot) is not None
 
 
-def retry(conn: sqlite3.Connection, intent: Intent, owner: str, at: float) -> int:
-    """Record the next attempt of an execution decided `retry`; supersedes the unknown one.
+def retry(
+    conn: sqlite3.Connection, intent: Intent, owner: str, at: float,
+    authority: Authority = BY_DECISION,
+) -> int:  # fmt: skip
+    """Record the next attempt of an execution, by decision or by policy; supersedes the last one.
+
+    Whether a policy allows it is asked here once more, of the rows as they are now: the attempts
+    made, the age of the key, and whether the tool is the one that was called.
+
+    Args:
+        intent: the call with its tool and policy as they are now.
+        authority: a policy; anything else stands for the person's decision.
 
     Returns:
         the new attempt's number.
 
     Raises:
         AlreadyRecorded: a later attempt exists.
-        Refused: the latest attempt is not unknown and decided `retry`.
+        Refused: the latest attempt is not unknown and decided `retry`, or its policy does not
+            allow another one.
     """
-    there = _latest(conn, intent.execution_id)
+    made = [execution_of(r) for r in run(conn, "attempts", {"execution_id": intent.execution_id})]
+    there = made[-1] if made else None
+    by_policy = authority.kind is AuthorityKind.POLICY
+    wanted = "a policy for it" if by_policy else "decided retry"
     if there is not None and there.attempt > 1 and there.state == State.DISPATCHED:
         raise AlreadyRecorded(
-            intent.execution_id, there.attempt, _found(there), "unknown and decided retry"
+            intent.execution_id, there.attempt, found_words(there), f"unknown and {wanted}"
         )
-    if there is None or there.newer or there.decision is not Decision.RETRY:
-        raise Refused(
-            intent.execution_id, there.attempt if there else 1, _found(there), "decided retry"
-        )
+    if there is None or there.newer or not _may_retry(made, intent, at, by_policy):
+        attempt = there.attempt if there else 1
+        raise Refused(intent.execution_id, attempt, found_words(there), wanted)
     if there.intent_digest != intent.intent_digest:
         raise Refused(intent.execution_id, there.attempt, "another intent", "the same intent")
-    done = run(conn, "supersede", {"execution_id": there.execution_id, "attempt": there.attempt})
-    if done.rowcount != 1:
-        raise AlreadyRecorded(there.execution_id, there.attempt, _found(there), "not superseded")
+    word = there.decision.value if there.decision else None
+    values = {"execution_id": there.execution_id, "attempt": there.attempt, "decision": word}
+    if run(conn, "supersede", values).rowcount != 1:
+        raise AlreadyRecorded(*there.key, found_words(there), "not superseded")
     attempt = there.attempt + 1
-    authority = Authority(
-        kind=AuthorityKind.DECISION, ref=f"{there.execution_id}:{there.attempt}:retry"
-    )
+    ref = f"{there.execution_id}:{there.attempt}:{word or there.policy.split()[0]}"
+    kind = AuthorityKind.POLICY if by_policy else AuthorityKind.DECISION
+    authority = Authority(kind=kind, ref=ref)
     _insert(conn, intent, attempt, State.DISPATCHED, Reason.STARTED, owner, at, authority)
     audit(
         conn, session_id=intent.session_id, tool=intent.tool.name, stage="dispatched",
-        status=State.DISPATCHED.value, reason="allowed by decision",
+        status=State.DISPATCHED.value, reason=f"allowed by {authority.kind.value}",
         tool_call_id=intent.tool_call_id, execution_id=intent.execution_id, attempt=attempt,
-        decision=Decision.RETRY.value,
+        decision=word,
     )  # fmt: skip
     return attempt
+
+
+def _may_retry(made: Sequence[Execution], intent: Intent, at: float, by_policy: bool) -> bool:
+    if not by_policy:
+        return made[-1].decision is Decision.RETRY
+    return standing(made, Descriptor(intent.tool, parse(intent.policy)), at) is Standing.AGAIN
 
 
 def vouch(
@@ -196,9 +221,9 @@ def vouch(
     there = _latest(conn, intent.execution_id)
     if there is None:
         _insert(conn, intent, 1, State.UNKNOWN, reason, owner, at, None)
-        row = _row(conn, intent.execution_id, 1)
+        row = row_now(conn, intent.execution_id, 1)
         assert row is not None
-        _audit_row(conn, row, "recovery", State.UNKNOWN.value, detail or reason.value)
+        audit_row(conn, row, "recovery", State.UNKNOWN.value, detail or reason.value)
         return row
     return there
 
@@ -218,7 +243,7 @@ def finish(
         NotOwner: another process owns the attempt.
         Refused: there is no such attempt.
     """
-    row = _row(conn, execution_id, attempt)
+    row = row_now(conn, execution_id, attempt)
     if row is None:
         raise Refused(execution_id, attempt, "no row", "dispatched")
     if row.owner != owner:
@@ -236,7 +261,7 @@ def finish(
         },
     )  # fmt: skip
     if done.rowcount == 1:
-        _audit_row(conn, row, "outcome", outcome.state.value, outcome.reason.value)
+        audit_row(conn, row, "outcome", outcome.state.value, outcome.reason.value)
         return outcome.state
     add_evidence(conn, row, outcome, at)
     return State(row.state)
@@ -251,12 +276,12 @@ def add_evidence(conn: sqlite3.Connection, row: Execution, outcome: Outcome, at:
         {
             "execution_id": row.execution_id, "attempt": row.attempt, "at": at,
             "state": outcome.state.value, "reason": outcome.reason.value, "digest": digest,
-            "detail": outcome.detail[:200],
+            "detail": outcome.detail[:200], "source": "", "event": "",
         },
     )  # fmt: skip
     if done.rowcount == 1:
         conflict = "agrees with" if row.state == outcome.state else "contradicts"
-        _audit_row(conn, row, "late_evidence", outcome.state.value, f"{conflict} the record")
+        audit_row(conn, row, "late_evidence", outcome.state.value, f"{conflict} the record")
 
 
 def lose(
@@ -277,9 +302,9 @@ def lose(
     )  # fmt: skip
     if done.rowcount != 1:
         return False
-    row = _row(conn, execution_id, attempt)
+    row = row_now(conn, execution_id, attempt)
     assert row is not None
-    _audit_row(conn, row, "recovery", State.UNKNOWN.value, reason.value)
+    audit_row(conn, row, "recovery", State.UNKNOWN.value, reason.value)
     return True
 
 
@@ -295,9 +320,9 @@ def found_in_thread(
     )  # fmt: skip
     if done.rowcount != 1:
         return False
-    row = _row(conn, execution_id, attempt)
+    row = row_now(conn, execution_id, attempt)
     assert row is not None
-    _audit_row(conn, row, "recovery", state.value, "its result is in the saved thread")
+    audit_row(conn, row, "recovery", state.value, "its result is in the saved thread")
     return True
 
 
@@ -316,14 +341,14 @@ def decide(
         AlreadyDecided: a final decision, or a known outcome, stands.
         Refused: there is no such attempt, or it is not unknown.
     """
-    row = _row(conn, execution_id, attempt)
+    row = row_now(conn, execution_id, attempt)
     if row is None:
         raise Refused(execution_id, attempt, "no row", "unknown and undecided")
     if row.newer:
         raise Refused(execution_id, attempt, "a newer protocol's row", "one this version knows")
     if not row.undecided or row.superseded:
         error = Refused if row.state == State.DISPATCHED else AlreadyDecided
-        raise error(execution_id, attempt, _found(row), "unknown and undecided")
+        raise error(execution_id, attempt, found_words(row), "unknown and undecided")
     if decision is Decision.RETRY and row.reason in NOT_RETRIED:
         raise Refused(execution_id, attempt, f"a {row.reason} call", "the call that was recorded")
     if decision is Decision.RETRY and _is_deleted(conn, row):
@@ -334,15 +359,15 @@ def decide(
              "by": by, "note": note[:2000], "at": at, "protocol": PROTOCOL_VERSION,
              "state": state_after(decision).value},
         )  # fmt: skip
-        row = _row(conn, execution_id, attempt)
+        row = row_now(conn, execution_id, attempt)
         assert row is not None
     state = row.state.value if isinstance(row.state, State) else row.state
-    _audit_row(conn, row, "decision", state, f"by {by}" if by else "", decision.value)
+    audit_row(conn, row, "decision", state, f"by {by}" if by else "", decision.value)
     return row
 
 
 def _is_deleted(conn: sqlite3.Connection, row: Execution) -> bool:
-    life = _one(conn, "life", session_id=row.session_id, incarnation=row.incarnation)
+    life = one(conn, "life", session_id=row.session_id, incarnation=row.incarnation)
     return life is not None and life["deleted_at"] is not None
 
 
@@ -354,14 +379,14 @@ def acknowledge(conn: sqlite3.Connection, execution_id: str, attempt: int, at: f
 
 def open_session(conn: sqlite3.Connection, session_id: str, fresh: str) -> Coverage:
     """Return the living incarnation of a session, begun with the nonce `fresh` if need be."""
-    row = _one(conn, "session", session_id=session_id)
+    row = one(conn, "session", session_id=session_id)
     if row is None:
         run(
             conn,
             "open_session",
             {"session_id": session_id, "incarnation": fresh, "protocol": PROTOCOL_VERSION},
         )
-        row = _one(conn, "session", session_id=session_id)
+        row = one(conn, "session", session_id=session_id)
         assert row is not None
     return coverage_of(row)
 
@@ -383,7 +408,7 @@ def cover(
     )  # fmt: skip
     if done.rowcount != 1:
         raise Refused(session_id, 0, f"protocol {there.protocol_version}", str(PROTOCOL_VERSION))
-    row = _one(conn, "session", session_id=session_id)
+    row = one(conn, "session", session_id=session_id)
     assert row is not None
     return coverage_of(row)
 

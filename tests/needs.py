@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import signal
 import sys
 
@@ -57,3 +58,7 @@ def need_package(package: str) -> None:
 def need_host(package: str) -> None:
     """Skip the running test where it is about a host that cannot be imported."""
     need(importlib.util.find_spec(package) is not None, HOST)
+
+
+# Repositories are looked at with the `git` program, which a person may not have.
+git = pytest.mark.skipif(shutil.which("git") is None, reason="needs the program git")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..failpoints import Failpoint, no_failpoint
-from ..policy import KEEP, Retention
+from ..retention import KEEP, Retention
 from .call_hooks import CallHooks
 from .chat_hooks import ChatHooks
 from .driving_hooks import DrivingHooks
@@ -20,6 +20,7 @@ from .gate_hooks import GateHooks
 from .http_hooks import HTTP
 from .listing_hooks import ListingHooks
 from .manager_hooks import ManagerHooks
+from .mcp_hooks import MCP
 from .names import HostNames
 from .patching import Patches
 from .runtime import Runtime
@@ -105,6 +106,7 @@ def attach(
         GateHooks().attach(patches, engine, names.load("manager"), names.load("toolchain"))
         ChatHooks(names.load("decode")).attach(patches, names.load("manager"))
         HTTP.attach(patches)
+        MCP.attach(patches, names.load("registry"))
         terminal = app_of(names)
         if terminal is not None:
             TerminalHooks(names, failpoint, retention, done.runtimes).attach(patches, terminal)

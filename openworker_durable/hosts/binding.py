@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import rows, texts, thread, verbs
+from ..declare import NOTHING, Declaration
 from ..errors import LedgerError, LedgerUnavailable
 from ..guard import Handle
 from ..identity import (
@@ -20,8 +21,9 @@ from ..identity import (
     rewrite_ids,
     unique_call_ids,
 )
-from ..models import Authority, Execution, Intent, ToolIdentity
-from ..policy import policy_of, protection, tool_identity
+from ..models import Authority, Execution, Intent
+from ..policy import parse, stricter
+from ..protection import protection
 from ..redact import preview
 from ..snapshot import Snapshot
 from ..states import AuthorityKind
@@ -30,6 +32,7 @@ from .files import mend_thread, sync_file
 from .items import ASKED, prompt_state, stamp_of
 from .life import Life
 from .session import HostSession, protects
+from .toolbox import Toolbox
 
 log = logging.getLogger("openworker_durable")
 Events = AsyncGenerator[Any, None]
@@ -43,6 +46,7 @@ class Ticket:
     intent: Intent
     authority: Authority
     external: bool
+    declared: Declaration = NOTHING
     retry: bool = False
     handle: Handle | None = None
     refusal: BaseException | None = None
@@ -79,11 +83,16 @@ class Binding:
     cut_short: bool = False
     turn: int = 0
     repeat: Execution | None = None
+    again: str = ""
     cut_off: list[Execution] = field(default_factory=list)
     seen: threads.Look | None = None
     asking_tool: str = ""
+    toolbox: Toolbox = field(init=False)
     _known_ids: set[str] | None = None
     _protects: dict[str, tuple[Any, bool]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.toolbox = Toolbox(self.engine, self.runtime.declared)
 
     @property
     def port(self) -> HostSession:
@@ -181,27 +190,37 @@ class Binding:
             self._known_ids.update(new)
 
     # -- one call
-    def look_back(self, tool: str) -> None:
-        """Find what makes a call of a tool be asked about, whatever grants or rules say.
+    def look_back(self, call: Any) -> None:
+        """Find what makes a call be asked about, whatever grants or rules say.
+
+        A tool whose policy says, then and now, that it may be called while an earlier call of it
+        is unknown, is not asked about for that.
 
         Raises:
             LedgerError: that cannot be told now.
         """
         self.forget_back()
         ledger = self.runtime.ledger
-        self.repeat = ledger.first(rows.undecided_tool(self.session_id, tool))
+        for row in ledger.known(rows.undecided_tool(self.session_id, call.name)):
+            if not self._repeatable(row):
+                self.repeat, self.again = row, preview(call.arguments)
+                break
         if self.occurrence:
             same = rows.same_occurrence(self.occurrence, self.session_id)
             self.cut_off = ledger.known(same)
 
+    def _repeatable(self, row: Execution) -> bool:
+        now = self.toolbox.descriptor(row.tool_name).policy
+        return stricter(parse(row.policy), now).repeatable
+
     def forget_back(self) -> None:
         """The call was authorised, or not."""
-        self.repeat, self.cut_off = None, []
+        self.repeat, self.again, self.cut_off = None, "", []
 
     def warning(self) -> str:
         """Say why the call being authorised must be asked about; empty when nothing does."""
         if self.repeat is not None:
-            return texts.repeat_warning(self.repeat)
+            return texts.repeat_warning(self.repeat, self.again)
         return texts.slot_warning(self.cut_off) if self.cut_off else ""
 
     def execution_id(self, call_id: str) -> str:
@@ -227,16 +246,15 @@ class Binding:
 
         Raises:
             LedgerError: the session's incarnation cannot be read.
+            PolicyError: what is declared about the tool contradicts itself.
         """
-        spec = self.engine.registry.get(call.name)
         execution = self.execution_id(call.id)
-        identity = tool_identity(spec) if spec is not None else ToolIdentity(name=call.name)
         return Intent(
             session_id=self.session_id, incarnation=self.incarnation,
-            tool_call_id=call.id, execution_id=execution, tool=identity,
+            tool_call_id=call.id, execution_id=execution, tool=self.toolbox.identity(call.name),
             intent_digest=intent_digest(call.name, call.arguments),
             preview=preview(call.arguments),
-            policy=policy_of(spec).kind.value if spec is not None else "manual",
+            policy=str(self.toolbox.policy_for(call.name, call.arguments)),
             occurrence=self.occurrence,
             linked=self.repeat.execution_id if self.repeat else "",
         )  # fmt: skip
@@ -248,7 +266,8 @@ class Binding:
             call.name, getattr(spec, "metadata", None), getattr(spec, "func", None)
         ).external
         intent = self.intent(call)
-        return Ticket(call.name, intent, authority, external, retry, turn=self.turn)
+        declared = self.toolbox.declaration(call.name)
+        return Ticket(call.name, intent, authority, external, declared, retry, turn=self.turn)
 
     def outlived(self, turn: int) -> bool:
         """Say whether a call's outcome comes after the turn that made it.

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from ..errors import DurableError
-from ..policy import protection
+from ..protection import protection
 from .gates import WAYS
 from .names import HostNames
 from .patching import Patches

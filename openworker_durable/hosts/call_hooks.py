@@ -8,7 +8,6 @@ thread, before anybody is told.
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import inspect
 import logging
@@ -24,15 +23,12 @@ from ..errors import (
     Refused,
     Withdrawn,
 )
-from ..identity import TornArguments, is_mangled, parse_arguments
-from ..models import Authority, Execution, Outcome
+from ..identity import TornArguments
+from ..models import Authority, Outcome
 from ..outcomes import state_of
-from ..policy import GATES
 from ..snapshot import encode
 from ..states import AuthorityKind, Reason, State
 from .binding import Binding, Events, Ticket, binding_of, bound
-from .gate_hooks import run_gate_again
-from .items import close
 from .patching import Patches
 from .session import protects
 
@@ -171,6 +167,7 @@ class CallHooks:
             binding, ticket = found
             _ticket.set(None)  # nested registries inside the tool are not this call
             _bind(spec.func, arguments or {})
+            _prepare(binding, ticket, arguments or {})
             guard = binding.runtime.guard
             try:
                 ticket.handle = guard.start(
@@ -262,6 +259,13 @@ def _bind(func: Any, arguments: dict[str, Any]) -> None:
     signature.bind(**arguments)
 
 
+def _prepare(binding: Binding, ticket: Ticket, arguments: dict[str, Any]) -> None:
+    """Let the tool's reconciler note what it will compare with, before anything happens."""
+    note = binding.toolbox.prepared(ticket.intent, 0, arguments)
+    if note:
+        ticket.intent = ticket.intent.model_copy(update={"prepared": note})
+
+
 # -- consent
 def _is_prompt(item: Any) -> bool:
     kind = getattr(getattr(item, "type", None), "value", "")
@@ -277,7 +281,7 @@ class _Asking:
     def __enter__(self) -> bool:
         binding, call = self.binding, self.call
         try:
-            binding.look_back(call.name)
+            binding.look_back(call)
         except LedgerError as exc:
             binding.blocked = str(exc)
         binding.asking_tool = call.name
@@ -377,7 +381,7 @@ def _finish(binding: Binding, ticket: Ticket, result: Any, status: str) -> tuple
     assert ticket.handle is not None
     guard = binding.runtime.guard
     if ticket.raised is not None:
-        state = state_of(ticket.raised, external=ticket.external)
+        state = _proved(ticket)
         if state is State.UNKNOWN:
             _finish_raised(binding, ticket, ticket.raised)
             binding.halted = True
@@ -400,6 +404,15 @@ def _finish(binding: Binding, ticket: Ticket, result: Any, status: str) -> tuple
     return result, status
 
 
+def _proved(ticket: Ticket) -> State:
+    """Return what the exception that a call ended with proves of it."""
+    assert ticket.raised is not None
+    return state_of(
+        ticket.raised, external=ticket.external, never_began=ticket.declared.never_began,
+        may_have_begun=ticket.declared.may_have_begun,
+    )  # fmt: skip
+
+
 def _finish_raised(binding: Binding, ticket: Ticket, raised: BaseException) -> None:
     """Commit that an attempt ended without telling whether it took effect."""
     if ticket.handle is None or not ticket.attempt:
@@ -413,74 +426,3 @@ def _tell_if_outlived(binding: Binding, ticket: Ticket) -> None:
     """When the turn that made the call is gone, its outcome is taken up now."""
     if binding.outlived(ticket.turn):
         binding.runtime.turn_ended(binding.session_id)
-
-
-async def run_again(
-    binding: Binding, row: Execution, tool_call: Any, emit: Callable[..., Any]
-) -> Events:
-    """Run the next attempt of an execution decided `retry`, once, through the guard."""
-    engine = binding.engine
-    found = thread.find_call(engine.messages, row.tool_call_id)
-    missing = await binding.runtime.opening.connect(binding.session_id, {row.tool_name} - GATES)
-    try:
-        arguments = parse_arguments(found[1].arguments) if found else None
-    except TornArguments:
-        arguments = None
-    if found is None or missing or arguments is None or is_mangled(arguments):
-        _note_not_run(binding, row, "its tool is not available")
-        return
-    call = tool_call(id=row.tool_call_id, name=row.tool_name, arguments=arguments)
-    if row.tool_name in GATES:
-        async for event in _run_gate_again(binding, row, call, emit):
-            yield event
-        return
-    authority = Authority(kind=AuthorityKind.DECISION)
-    ticket = binding.ticket(call, authority, retry=True)
-    binding.tickets[call.id] = ticket
-    yield emit("tool_started", name=call.name)
-    was_blocked, binding.blocked = binding.blocked, ""
-    _result, status = await asyncio.to_thread(engine._execute_sync, call)
-    binding.blocked = was_blocked
-    binding.halted = False
-    if ticket.attempt:
-        _close_notice(binding, row)
-    else:
-        why = type(ticket.refusal).__name__ if ticket.refusal else "its tool refused it"
-        _note_not_run(binding, row, why)
-    yield emit("tool_finished", name=call.name, status=status)
-
-
-async def _run_gate_again(
-    binding: Binding, row: Execution, call: Any, emit: Callable[..., Any]
-) -> Events:
-    yield emit("tool_started", name=call.name)
-    gate = await run_gate_again(binding, call)
-    if not gate.dispatched:
-        _note_not_run(binding, row, "it could not be recorded")
-    yield emit("tool_finished", name=call.name, status="error" if gate.failed else "ok")
-
-
-def _close_notice(binding: Binding, row: Execution) -> None:
-    """It has run: nothing waits any more."""
-    item = binding.manager.inbox.for_tool_call(binding.session_id, _notice_key(row))
-    if item is not None and item.state == "pending":
-        close(binding.manager.inbox, item, "it has run")
-
-
-def _notice_key(row: Execution) -> str:
-    return f"recovery:{row.execution_id}:{row.attempt}:waits"
-
-
-def _note_not_run(binding: Binding, row: Execution, why: str) -> None:
-    """A retry that never started stays decided; the person is told, and it is tried later."""
-    binding.unrunnable.add(row.key)
-    log.warning("execution %s could not be retried now (%s)", row.execution_id, why)
-    if binding.runtime.server.held:
-        binding.manager.inbox.add(
-            binding.session_id,
-            "notification",
-            f"`{row.tool_name}` could not be run again yet",
-            body=f"{why}. It is tried again the next time this session runs.\n{row.preview}",
-            data={thread.MARK: {"notice": True}},
-            tool_call_id=_notice_key(row),
-        )

@@ -12,12 +12,12 @@ from typing import Any
 
 from .. import rows, texts, thread
 from ..errors import LedgerError, SessionHeld
-from ..policy import GATES
+from ..protection import GATES
 from ..recovery import GOING_ON, Trigger
 from ..settle import Report
 from ..states import Decision, State
+from .again import run_again
 from .binding import Binding, Events, binding_of, bound
-from .call_hooks import run_again
 from .patching import Patches
 
 log = logging.getLogger("openworker_durable")

@@ -112,7 +112,7 @@ class Gate:
     def look_back(self) -> None:
         """Find what the person has to be told when they are asked (the repeat guard)."""
         try:
-            self.binding.look_back(self.name)
+            self.binding.look_back(self.call)
             self.warning, self.repeats = self.binding.warning(), self.binding.repeat
         except LedgerError as exc:
             self.binding.blocked = str(exc)

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from ..clock import Clock, IdFactory
+from ..declare import Declaration
 from ..failpoints import Failpoint
 from ..guard import Guard
 from ..ledger import Ledger
@@ -34,6 +35,12 @@ class Life(Protocol):
     warnings: dict[tuple[str, str | None], str]
     loop: asyncio.AbstractEventLoop | None
     opening: Opening
+    gave_up: set[tuple[str, int]]
+    unopened: set[str]
+
+    def declared(self, spec: Any) -> Declaration:
+        """Return all that is declared about a tool; raises `PolicyError`."""
+        ...
 
     def note_saved(self, manager: Any, session_id: str, messages: list[Message]) -> None:
         """Note that these messages of a session, and no others, are on disk."""

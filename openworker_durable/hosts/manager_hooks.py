@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import rows, verbs
 from ..errors import LedgerError
-from ..policy import Retention
+from ..retention import Retention
 from .binding import Binding, binding_of
 from .items import recovery_of
 from .patching import Patches

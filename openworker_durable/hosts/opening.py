@@ -91,6 +91,9 @@ class Opening:
             for tool in await self._tools_beside(session_id, engine):
                 if engine.registry.get(getattr(tool, "__name__", "")) is None:
                     engine.registry.register(tool)
+            box = getattr(getattr(engine, "_durable", None), "toolbox", None)
+            if box is not None:
+                box.freeze(engine.registry.names())
         return lacking(engine, names)
 
     async def _tools_beside(self, session_id: str, engine: Any) -> list[Any]:

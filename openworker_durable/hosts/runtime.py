@@ -12,28 +12,33 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .. import review, rows, thread, verbs
+from .. import rows, thread
 from ..clock import Clock, IdFactory, fresh_id, now
-from ..errors import AlreadyDecided, LedgerError, Refused, SessionHeld
+from ..config import Settings, check, read_settings, settings_path
+from ..declare import DECLARATIONS, Declaration, tool_key
+from ..errors import LedgerError, PolicyError, SessionHeld
 from ..failpoints import Failpoint, no_failpoint
 from ..guard import Guard
 from ..ledger import DATABASE, Ledger
-from ..models import Execution, Intent
+from ..models import Intent
 from ..owner import Owner, ServerLock, SessionHold
-from ..policy import KEEP, Retention
+from ..protection import tool_identity
+from ..reconcilers import BUILT_IN
 from ..recovery import Trigger
+from ..retention import KEEP, Retention
 from ..settle import Report, Settler
-from ..states import Decision
 from ..thread import Message
 from . import threads
 from .binding import binding_of
+from .deciding import Deciding
 from .files import mend_thread
-from .items import close, recovery_of
 from .names import HostNames
 from .opening import Opening
+from .probing import Prober
 from .session import HostSession
 from .views import relay, turn_done
 from .watching import Watching
@@ -41,7 +46,7 @@ from .watching import Watching
 log = logging.getLogger("openworker_durable")
 
 
-class Runtime(Watching):
+class Runtime(Deciding, Watching):
     """See the module's docstring.
 
     Args:
@@ -50,6 +55,9 @@ class Runtime(Watching):
         retention: how long settled rows are kept.
         serve: whether to be the server process, if nobody else is.
         clock, fresh, failpoint: see those modules.
+
+    Raises:
+        PolicyError: the person's configuration file cannot be used; nothing was opened.
     """
 
     def __init__(
@@ -57,8 +65,11 @@ class Runtime(Watching):
         fresh: IdFactory = fresh_id, failpoint: Failpoint = no_failpoint,
         retention: Retention = KEEP, serve: bool = True,
     ) -> None:  # fmt: skip
+        self.settings = _settings(state_dir)
         self.retention = retention
         self.state_dir = state_dir
+        self.gave_up: set[tuple[str, int]] = set()
+        self.unopened: set[str] = set()
         self.names = names
         self.clock, self.fresh, self.failpoint = clock, fresh, failpoint
         self.owner = Owner(state_dir, fresh=fresh)
@@ -71,6 +82,7 @@ class Runtime(Watching):
             self.guard, self.owner, clock=clock, fresh=fresh, failpoint=failpoint
         )
         self.opening = Opening(None)
+        self.prober = Prober(self)
         self._unmirrored: list[Any] | None = []
         self.asking: dict[tuple[str, str | None], Intent] = {}
         self.warnings: dict[tuple[str, str | None], str] = {}
@@ -88,6 +100,19 @@ class Runtime(Watching):
         self.torn: set[str] = set()
         self.deleted: set[str] = set()
         self.last_sweep: dict[str, int] = {}
+
+    # -- tools
+    def declared(self, spec: Any) -> Declaration:
+        """Return all that is declared about a tool.
+
+        Raises:
+            PolicyError: it contradicts itself.
+        """
+        tool = tool_identity(spec)
+        settings = self.settings
+        found = DECLARATIONS.of(spec, tool, person=settings.policies, built_in=BUILT_IN)
+        output = settings.outputs.get(tool_key(tool))
+        return found if output is None else replace(found, output=output)
 
     # -- bookkeeping
     def note_saved(self, manager: Any, session_id: str, messages: list[Message]) -> None:
@@ -150,58 +175,6 @@ class Runtime(Watching):
         for item in waiting:
             if item.state == "pending":
                 self.tell(item)
-
-    # -- decisions
-    def decide(
-        self, execution_id: str, attempt: int, decision: Decision, *, by: str, note: str = ""
-    ) -> Execution:
-        """Commit a decision, then wake the session's halted turn; the one path of all surfaces.
-
-        Raises:
-            AlreadyDecided, Refused: it does not count.
-            LedgerError: it could not be committed; nothing was done.
-        """
-        row = self.ledger.run(verbs.decide, execution_id, attempt, decision, by, note, self.clock())
-        if decision is not Decision.UNSURE:
-            self._settled(row)
-        return row
-
-    def _settled(self, row: Execution) -> None:
-        """Close the items of a decided attempt, in the server process."""
-        if self.manager is None or not self.server.held:
-            return
-        word = row.decision.value if row.decision else "settled"
-        HostSession(self, self.manager, row.session_id).close_items(row.execution_id, 0, word)
-
-    def resolve_item(self, inbox: Any, item: Any, resolution: Any) -> bool:
-        """Take an answer to a recovery item; anything that is no decision is refused.
-
-        Returns:
-            True when a final decision was committed by this very answer.
-        """
-        word = review.read_decision(resolution)
-        ids = recovery_of(item)
-        if item.state != "pending" or word is None or not ids:
-            return False
-        if word.decision.value not in (ids.get("decisions") or ()):
-            return False
-        try:
-            self.decide(
-                str(ids["execution_id"]), int(ids["attempt"]), word.decision, by="inbox",
-                note=word.note,
-            )  # fmt: skip
-        except AlreadyDecided as exc:
-            log.info("already decided: %s", exc)
-            if self.server.held:
-                close(inbox, item, "already decided")
-            return False
-        except Refused as exc:
-            log.warning("a decision did not apply: %s", exc)
-            return False
-        except LedgerError as exc:
-            log.warning("a decision could not be committed: %s", exc)
-            return False
-        return word.decision is not Decision.UNSURE
 
     # -- driving sessions
     @contextlib.contextmanager
@@ -298,14 +271,6 @@ class Runtime(Watching):
         if binding is not None:
             binding.dead = False
 
-    def ask_without_retry(self, session_id: str) -> None:
-        """Ask about a deleted session's unknown calls again: nothing can run there any more."""
-        port = HostSession(self, self.manager, session_id)
-        for row in self.ledger.known(rows.open_in_session(session_id)):
-            if row.undecided and self.server.held:
-                port.close_items(row.execution_id, 0, "session deleted")
-                port.raise_item(review.draft(row, retry=False), row.execution_id, row.attempt)
-
     async def drive(self, session_id: str) -> None:
         """Resume a session as durable resume does: claimed first, its tools connected, saved."""
         manager = self.manager
@@ -316,12 +281,20 @@ class Runtime(Watching):
         try:
             engine = await self.opening.engine(session_id)
             if engine is None:
+                self.not_opened(session_id)
                 return
+            self.unopened.discard(session_id)
             await relay(manager, session_id, engine, engine.resume())
             manager.save(session_id, engine)
         finally:
             manager.mark_idle(session_id)
             await turn_done(manager, session_id)
+
+    def not_opened(self, session_id: str) -> None:
+        """A session cannot be opened: what waits for its tools is put before a person."""
+        if session_id not in self.unopened:
+            self.unopened.add(session_id)
+            self._again.add(session_id)
 
     async def drive_settled(self, session_id: str) -> None:
         """After a decision: repair the thread of an idle session and go on where it halted."""
@@ -407,6 +380,7 @@ class Runtime(Watching):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self.prober.aclose()
         self.close()
 
     def close(self) -> None:
@@ -429,6 +403,20 @@ class Runtime(Watching):
         self.ledger.close()
         self.server.close()
         self.owner.close()
+
+
+def _settings(state_dir: Path) -> Settings:
+    """Return what the person configured.
+
+    Raises:
+        PolicyError: it cannot be used, or contradicts what is declared about the tools.
+    """
+    settings = read_settings(settings_path(state_dir))
+    for problem in check(settings, lambda key: DECLARATIONS.anything_about(key, BUILT_IN)):
+        if problem.fatal:
+            raise PolicyError(problem.text)
+        log.warning("%s", problem.text)
+    return settings
 
 
 async def _logged(make: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 from .. import review, thread
 from ..identity import CallRef
 from ..models import ToolIdentity
-from ..policy import protection, tool_identity
+from ..policy import Descriptor
 from ..port import Prompt
+from ..protection import protection, tool_identity
 from ..review import ItemDraft
 from .files import mend_thread, sync_file, write_thread
 from .items import (
@@ -168,6 +169,25 @@ class HostSession:
         """Return the tool's identity now, its bare name when it is not there."""
         spec = self._spec(name)
         return tool_identity(spec) if spec is not None else ToolIdentity(name=name)
+
+    def descriptor(self, name: str) -> Descriptor | None:
+        """Return the tool with its policy as it is now; None while no engine is there."""
+        box = getattr(getattr(self.engine, "_durable", None), "toolbox", None)
+        if box is None:
+            return None
+        found: Descriptor = box.descriptor(name)
+        return found
+
+    def gave_up(self, execution_id: str, attempt: int) -> bool:
+        """Say whether this process tried in vain to settle the attempt without a person."""
+        key = (execution_id, attempt)
+        if key in self.runtime.gave_up or self._session_id in self.runtime.unopened:
+            return True
+        return key in getattr(getattr(self.engine, "_durable", None), "unrunnable", ())
+
+    def now(self) -> float:
+        """Return the time, seconds since the epoch."""
+        return self.runtime.clock()
 
     # -- prompts
     def _item_for(self, call_id: str) -> Any:

@@ -17,7 +17,7 @@ from .. import rows
 from ..errors import LedgerError
 from ..failpoints import Failpoint
 from ..models import Execution
-from ..policy import Retention
+from ..retention import Retention
 from ..states import State
 from . import seams
 from .manager_hooks import bind

@@ -13,17 +13,19 @@ from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from typing import Any
 
-from .. import rows, verbs
+from .. import review, rows, thread, verbs
 from ..clock import Clock
 from ..errors import LedgerError, SessionHeld
+from ..guard import Guard
 from ..ledger import Ledger, Watch
 from ..models import Execution
 from ..owner import Owner, ServerLock
-from ..policy import Retention
 from ..recovery import Trigger
+from ..retention import Retention
 from ..settle import Settler
 from ..states import State
 from .items import ASKED, allows, close, recovery_of
+from .probing import Prober
 from .session import HostSession
 
 log = logging.getLogger("openworker_durable")
@@ -42,6 +44,8 @@ class Watching:
     owner: Owner
     server: ServerLock
     settler: Settler
+    guard: Guard
+    prober: Prober
     retention: Retention
     clock: Clock
     last_sweep: dict[str, int]
@@ -91,6 +95,7 @@ class Watching:
             ("sessions", "rebuilt", "raised", "provisional", "held", "failed"), 0
         )
         wake: list[str] = []
+        await asyncio.to_thread(self.guard.adopt)
         for session_id in self._sessions_to_sweep():
             counts["sessions"] += 1
             try:
@@ -116,6 +121,7 @@ class Watching:
             ):
                 wake.append(session_id)
         self.close_settled_items()
+        self.tell_conflicts()
         await self._expire()
         self.owner.tidy({r.owner for r in self.ledger.known(rows.open_all())})
         self.last_sweep = counts
@@ -200,6 +206,7 @@ class Watching:
             await self._look_around(await watch.fetch(rows.open_all()))
         for session_id in list(self._again):
             await self.after_turn(session_id)
+        await self.prober.begin(await watch.fetch(rows.probes_due(self.clock())))
 
     def _serve(self) -> bool:
         """Be the server process if nobody else is; read what the one before left behind.
@@ -240,6 +247,21 @@ class Watching:
             if row is not None and not row.newer and not (row.undecided and not row.superseded):
                 close(self.manager.inbox, item, row.decision.value if row.decision else "settled")
 
+    def tell_conflicts(self) -> None:
+        """Put evidence that contradicts a settled attempt before the person, each once."""
+        if not self.server.held:
+            return
+        for conflict in self.ledger.known(rows.conflicts()):
+            row = self.ledger.first(rows.row(conflict.execution_id, conflict.attempt))
+            key = f"recovery:{conflict.execution_id}:{conflict.attempt}:late:{conflict.id}"
+            if row is None or self.manager.inbox.for_tool_call(row.session_id, key) is not None:
+                continue
+            title, body = review.conflict_words(row, State(conflict.state), conflict.at)
+            self.manager.inbox.add(
+                row.session_id, "notification", title, body=body,
+                data={thread.MARK: {"notice": True}}, tool_call_id=key,
+            )  # fmt: skip
+
     def _bereaved(self) -> bool:
         """Say whether a process that held a call has died since we looked."""
         return any(not self.owner.is_alive(name) for name in self._elsewhere)
@@ -250,6 +272,7 @@ class Watching:
             r.owner for r in open_rows if r.state == State.DISPATCHED and r.owner != self.owner.name
         }
         self.close_settled_items()
+        self.tell_conflicts()
         for session_id in dict.fromkeys(r.session_id for r in open_rows):
             if not self.manager.is_running(session_id):
                 await self.after_turn(session_id)

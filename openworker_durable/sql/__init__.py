@@ -24,11 +24,28 @@ RESULT_COLUMN = "snapshot"
 """The one column that holds results; only the statement that asks for one reads it."""
 
 
+_TABLE = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+) \(")
+_COLUMN = re.compile(
+    r"^ {4}(\w+) +((?:TEXT|INTEGER|REAL|BLOB)\b(?:[^,(\n]|\([^)]*\))*)", re.MULTILINE
+)
+
+
+def columns_of(statement: str) -> tuple[str, dict[str, str]]:
+    """Return the table that a statement creates, and what it says of each of its columns.
+
+    Returns:
+        an empty name for a statement that creates none.
+    """
+    made = _TABLE.match(statement)
+    if made is None:
+        return "", {}
+    return made[1], {name: kind.strip() for name, kind in _COLUMN.findall(statement)}
+
+
 def _columns() -> str:
     """Return the columns of an execution's row without its result, as the schema names them."""
-    body = SCHEMA["tables"].split("tool_executions (", 1)[1].split("PRIMARY KEY", 1)[0]
-    names = re.findall(r"^ {4}(\w+) +(?:TEXT|INTEGER|REAL|BLOB)", body, re.MULTILINE)
-    return ", ".join(n for n in names if n != RESULT_COLUMN)
+    tables = dict(columns_of(s.strip()) for s in SCHEMA["tables"].split(";"))
+    return ", ".join(n for n in tables["tool_executions"] if n != RESULT_COLUMN)
 
 
 QUERIES = {k: v.replace("@columns@", _columns()) for k, v in load("queries.sql").items()}

@@ -13,10 +13,12 @@ CREATE TABLE IF NOT EXISTS tool_executions (
     tool_source      TEXT    NOT NULL,
     tool_name        TEXT    NOT NULL,
     tool_version     TEXT    NOT NULL DEFAULT '',
+    tool_account     TEXT    NOT NULL DEFAULT '',
     schema_digest    TEXT    NOT NULL DEFAULT '',
     intent_digest    TEXT    NOT NULL,
     preview          TEXT    NOT NULL DEFAULT '',
     policy           TEXT    NOT NULL DEFAULT 'manual',
+    prepared         TEXT    NOT NULL DEFAULT '',
     authority_kind   TEXT    CHECK (authority_kind IN
                      ('item', 'prompt', 'rule', 'grant', 'policy', 'decision')),
     authority_ref    TEXT    NOT NULL DEFAULT '',
@@ -38,6 +40,8 @@ CREATE TABLE IF NOT EXISTS tool_executions (
     decided_at       REAL,
     decision_note    TEXT    NOT NULL DEFAULT '',
     probe_at         REAL,
+    probes           INTEGER NOT NULL DEFAULT 0,
+    found            TEXT    NOT NULL DEFAULT '',
     acknowledged_at  REAL,
     superseded       INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (execution_id, attempt)
@@ -51,6 +55,9 @@ CREATE INDEX IF NOT EXISTS tool_executions_call
 
 CREATE INDEX IF NOT EXISTS tool_executions_open
     ON tool_executions (session_id, execution_id, attempt) WHERE acknowledged_at IS NULL;
+
+CREATE INDEX IF NOT EXISTS tool_executions_probe
+    ON tool_executions (probe_at) WHERE probe_at IS NOT NULL;
 
 CREATE INDEX IF NOT EXISTS tool_executions_occurrence
     ON tool_executions (occurrence) WHERE occurrence <> '';
@@ -78,7 +85,9 @@ CREATE TABLE IF NOT EXISTS execution_evidence (
     state        TEXT    NOT NULL,
     reason       TEXT    NOT NULL,
     digest       TEXT,
-    detail       TEXT    NOT NULL DEFAULT ''
+    detail       TEXT    NOT NULL DEFAULT '',
+    source       TEXT    NOT NULL DEFAULT '',
+    event        TEXT    NOT NULL DEFAULT ''
 );
 
 CREATE TABLE IF NOT EXISTS audit_events (

@@ -270,10 +270,10 @@ def test_doctor_sees_the_server_process(state: Path) -> None:
 
 
 def test_doctor_shows_both_sides_of_the_tools(state: Path) -> None:
-    from openworker_durable import policy
+    from openworker_durable import protection
 
     tools = {t["what"]: t for t in run_json("doctor", "--state", state)["tools"]}
-    named = policy.WRITE_TOOLS | policy.SHELL_TOOLS | policy.LASTING_EFFECTS.keys()
+    named = protection.WRITE_TOOLS | protection.SHELL_TOOLS | protection.LASTING_EFFECTS.keys()
     assert named <= set(tools)
     assert all(tools[name]["protected"] for name in named)
     assert {t["protected"] for t in tools.values()} == {True, False}

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from openworker_durable import finding as found
 from openworker_durable import rows, verbs
 from openworker_durable.errors import (
     AlreadyDecided,
@@ -15,7 +16,7 @@ from openworker_durable.errors import (
     Refused,
 )
 from openworker_durable.ledger import Ledger
-from openworker_durable.models import Execution, Intent
+from openworker_durable.models import Evidence, Execution, Intent
 from openworker_durable.snapshot import Snapshot
 from openworker_durable.states import MOVES, AuthorityKind, Decision, Move, Reason, State
 from tests.contract.kit import (
@@ -55,6 +56,17 @@ def finding(state: State) -> Try:
     )
 
 
+def found_out(state: State) -> Try:
+    return lambda led, what: led.run(
+        found.found_out, what.execution_id, 1, 1, OUTCOMES[state](), "happened", 5.0
+    )
+
+
+def given(state: State) -> Try:
+    said = Evidence(source="ops", event="e1", outcome=OUTCOMES[state]())
+    return lambda led, what: led.run(found.give_evidence, what.execution_id, 1, said, 5.0)
+
+
 TRIES: dict[tuple[str, State], Try] = {
     ("dispatch", D): lambda led, what: led.run(verbs.dispatch, what, item(), ME, 5.0),
     ("vouch", U): lambda led, what: led.run(verbs.vouch, what, Reason.LEGACY, "", ME, 5.0),
@@ -66,6 +78,10 @@ TRIES: dict[tuple[str, State], Try] = {
     ),
     ("found_in_thread", S): finding(S),
     ("found_in_thread", F): finding(F),
+    ("found_out", S): found_out(S),
+    ("found_out", F): found_out(F),
+    ("give_evidence", S): given(S),
+    ("give_evidence", F): given(F),
     ("decide", S): deciding(Decision.HAPPENED),
     ("decide", F): deciding(Decision.DROP),
     ("retry", D): lambda led, what: led.run(verbs.retry, what, ME, 5.0),

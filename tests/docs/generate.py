@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from openworker_durable import outcomes, policy, recovery, states
+from openworker_durable import outcomes, protection, recovery, states
 from openworker_durable.demo_table import ALLOWED_BY, RECOVERY
 from openworker_durable.failpoints import FAILPOINTS
 from openworker_durable.hosts.seams import SEAMS
@@ -53,10 +53,12 @@ COLUMNS: dict[str, str] = {
     "tool_source": "`host`, `mcp:<server>`, or `own` for staged use",
     "tool_name": "the name the model calls",
     "tool_version": "what the tool's function declares, else empty",
+    "tool_account": "whose account the tool acts for, as it declares; else empty",
     "schema_digest": "digest of the argument schema",
     "intent_digest": "digest of tool name and canonical arguments",
     "preview": "one redacted line about the arguments, at most 240 characters",
     "policy": "the recovery policy at dispatch",
+    "prepared": "what the tool's reconciler noted before the effect, such as digests",
     "authority_kind": "what allowed the attempt; null where recovery made the row",
     "authority_ref": "which one; unique where it is an approval item",
     "occurrence": "task and scheduled slot, for calls made by an automation",
@@ -76,7 +78,9 @@ COLUMNS: dict[str, str] = {
     "decided_by": "the surface it came from",
     "decided_at": "seconds since the epoch",
     "decision_note": "the person's note, as typed, at most 2000 characters",
-    "probe_at": "reserved for reconcile; always null in this version",
+    "probe_at": "when the next probe is due, seconds since the epoch; null: none is scheduled",
+    "probes": "probes begun",
+    "found": "what the last probe, or evidence, said; `did_not_happen` where that was proved",
     "acknowledged_at": "when the saved thread was seen to carry the end; null while open",
     "superseded": "1 when a later attempt replaces this unknown one",
 }
@@ -112,12 +116,12 @@ def _seams() -> str:
 
 def _protected() -> str:
     """Return which tools the named tables protect, and where they reach."""
-    named = dict.fromkeys(sorted(policy.WRITE_TOOLS), "writes files")
-    named |= dict.fromkeys(sorted(policy.SHELL_TOOLS), "runs commands")
-    named |= policy.LASTING_EFFECTS
+    named = dict.fromkeys(sorted(protection.WRITE_TOOLS), "writes files")
+    named |= dict.fromkeys(sorted(protection.SHELL_TOOLS), "runs commands")
+    named |= protection.LASTING_EFFECTS
     lines = ["| tool | why it is protected | reaches |", "|---|---|---|"]
     for name, why in named.items():
-        reaches = "this machine only" if name in policy.LOCAL_TOOLS else "beyond this machine"
+        reaches = "this machine only" if name in protection.LOCAL_TOOLS else "beyond this machine"
         lines.append(f"| `{name}` | {why} | {reaches} |")
     return "\n".join(lines) + "\n"
 

@@ -47,7 +47,6 @@ FORBIDDEN = {
         r"bullet-?proof|rock[- ]solid|state[- ]of[- ]the[- ]art|revolutionary|simply|easily)\b"
     ),
     "a second word for a lock": r"(?i)\bmutex\b",
-    "a second word for a decision": r"(?i)\bverdicts?\b",
 }
 """What stands on no page, and why."""
 

@@ -202,14 +202,14 @@ async def test_the_repeat_guard_fails_closed(lab: Lab, monkeypatch: pytest.Monke
     lab.outside.raises["send"] = TimeoutError()
     await world.say("go")
     ledger = world.runtime.ledger
-    real = ledger.first
+    real = ledger.known
 
-    def first(query: Any) -> Any:
+    def known(query: Any) -> Any:
         if query.name == "undecided_tool":
             raise LedgerUnavailable("not now")
         return real(query)
 
-    monkeypatch.setattr(ledger, "first", first)
+    monkeypatch.setattr(ledger, "known", known)
     await world.say("again")
     assert lab.outside.effects == [("send", "a")]
 

@@ -202,13 +202,53 @@ def test_c26_two_processes_migrate_at_once(tmp_path: Path) -> None:
 def test_c26_a_newer_file_is_refused_before_anything_is_made(path: Path) -> None:
     with plain(path) as conn:
         conn.execute("CREATE TABLE durable_meta (key TEXT PRIMARY KEY, value TEXT)")
-        conn.execute("INSERT INTO durable_meta VALUES ('schema_version', '2')")
+        conn.execute(
+            "INSERT INTO durable_meta VALUES ('schema_version', ?)", (str(SCHEMA_VERSION + 1),)
+        )
     before = path.read_bytes()
     with pytest.raises(LedgerTooNew, match="upgrade"):
         _db.open_writer(path)
     with pytest.raises(LedgerTooNew, match="upgrade"):
         _db.open_reader(path)
     assert path.read_bytes() == before
+
+
+OLD_GONE = {
+    "tool_executions": ("tool_account", "prepared", "probes", "found"),
+    "execution_evidence": ("source", "event"),
+}
+"""What schema 2 added to schema 1."""
+
+
+@pytest.mark.parametrize("opener", [_db.open_writer, _db.open_reader], ids=["writer", "reader"])
+def test_c26_a_file_of_the_schema_before_is_brought_up_and_loses_nothing(
+    path: Path, opener: Any
+) -> None:
+    _db.open_writer(path).close()
+    whole = schema(path)
+    with plain(path) as conn:
+        conn.execute(
+            "INSERT INTO tool_executions (execution_id, attempt, session_id, incarnation,"
+            " tool_call_id, tool_source, tool_name, intent_digest, owner, protocol_version,"
+            " state, reason, dispatched_at)"
+            " VALUES ('x', 1, 's', 'i', 'c', 'host', 'send', 'd', 'me', 1, 'unknown', 'raised', 1)"
+        )
+        conn.execute("DROP INDEX tool_executions_probe")
+        for name in ("execution_evidence_event",):
+            conn.execute(f"DROP INDEX IF EXISTS {name}")
+        for table, columns in OLD_GONE.items():
+            for column in columns:
+                conn.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+        conn.execute("UPDATE durable_meta SET value = '1' WHERE key = 'schema_version'")
+    opener(path).close()
+    assert meta(path)["schema_version"] == str(SCHEMA_VERSION)
+    assert [(k, n) for k, n, _ in schema(path)] == [(k, n) for k, n, _ in whole]
+    with plain(path) as conn:
+        found = conn.execute(
+            "SELECT tool_name, state, tool_account, prepared, probes, found, probe_at"
+            " FROM tool_executions"
+        ).fetchall()
+    assert found == [("send", "unknown", "", "", 0, "", None)]
 
 
 def test_rule_1_states_of_a_newer_protocol_can_be_read(path: Path) -> None:

@@ -339,7 +339,7 @@ CORE: tuple[Mutant, ...] = (
         "G11 T4",
         "host/test_no_ledger_io.py::test_g11_a_read_only_call_does_no_ledger_io",
         (
-            "policy.py",
+            "protection.py",
             'return Protection(False, external, "read-only")',
             'return Protection(True, external, "read-only")',
         ),

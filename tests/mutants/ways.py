@@ -90,8 +90,8 @@ WAYS: tuple[Mutant, ...] = (
     mutant(
         "one-identity-for-two-servers",
         "G5",
-        "unit/test_policy.py::test_two_servers_whose_tools_share_a_name_are_two_identities",
-        ("policy.py", "        return str(declared[0])\n", "        pass\n"),
+        "unit/test_protection.py::test_two_servers_whose_tools_share_a_name_are_two_identities",
+        ("protection.py", "        return str(declared[0])\n", "        pass\n"),
     ),
     # -- the inbox and the chat
     mutant(

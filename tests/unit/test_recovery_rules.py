@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from openworker_durable.policy import Standing
 from openworker_durable.recovery import (
     RULES,
     Action,
@@ -138,6 +139,24 @@ EXAMPLES: dict[str, Example] = {
         replace(UNKNOWN, answer=Answer.ABSENT), ALL, 9, A.ASK_PERSON),
     "9 asked": each(
         replace(UNKNOWN, answer=Answer.PROVISIONAL, item=True), ALL, 9, A.HALT),
+    "9 to be looked up": each(
+        replace(UNKNOWN, answer=Answer.PROVISIONAL, standing=Standing.PROBE),
+        ALL, 9, A.SCHEDULE_PROBE),
+    "9 being looked up": each(
+        replace(UNKNOWN, answer=Answer.PROVISIONAL, standing=Standing.PROBING), ALL, 9, A.HALT),
+    "9 by policy, between": each(
+        replace(UNKNOWN, answer=Answer.PROVISIONAL, standing=Standing.AGAIN),
+        (T.BETWEEN,), 9, A.RETRY),
+    "9 by policy, otherwise": each(
+        replace(UNKNOWN, answer=Answer.PROVISIONAL, standing=Standing.AGAIN),
+        tuple(t for t in ALL if t is not T.BETWEEN), 9, A.NOTHING),
+    "9 by policy, its tool not seen yet": each(
+        replace(UNKNOWN, answer=Answer.PROVISIONAL, standing=Standing.LATER), ALL, 9, A.NOTHING),
+    "9 by policy, a person is asked already": each(
+        replace(UNKNOWN, answer=Answer.PROVISIONAL, standing=Standing.AGAIN, item=True),
+        ALL, 9, A.HALT),
+    "9 by policy, gone from the thread": each(
+        replace(UNKNOWN, answer=Answer.ABSENT, standing=Standing.AGAIN), ALL, 9, A.ASK_PERSON),
     # 10: decided retry
     "10 between": each(
         replace(RETRY, answer=Answer.PROVISIONAL), (T.BETWEEN,), 10, A.RETRY),

@@ -30,6 +30,7 @@ def row(**more: Any) -> Execution:
     values: dict[str, Any] = {
         "execution_id": "x1", "attempt": 2, "session_id": "s", "incarnation": "i",
         "tool_call_id": "call_1", "tool_source": "host", "tool_name": "pay", "tool_version": "",
+        "tool_account": "", "prepared": "", "probes": 0, "found": "",
         "schema_digest": "", "intent_digest": "d", "preview": "to: bob · amount: 10",
         "policy": "manual", "authority_kind": None, "authority_ref": "", "occurrence": "",
         "linked": "", "owner": "me", "protocol_version": 1, "state": State.UNKNOWN,
