@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from openworker_durable.hosts.openworker import OPENWORKER
 from openworker_durable.models import ToolIdentity
 from openworker_durable.reconciler import Call, Probe, Verdict, VerdictKind
 from openworker_durable.reconcilers.files import RECONCILERS
@@ -35,10 +34,9 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def tools(folder: Path) -> dict[str, Callable[..., Any]]:
-    import aisuite.toolkits.files as made
+    from aisuite.toolkits import files
 
-    assert OPENWORKER.package
-    return {t.__name__: t for t in made.files(root=str(folder), allow_write=True)}
+    return {t.__name__: t for t in files(root=str(folder), allow_write=True)}
 
 
 def looked(made: Call, noted: str) -> Verdict:
