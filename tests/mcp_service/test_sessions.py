@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from openworker_durable import declare, finding
 from openworker_durable.hosts.patching import Patches
 from openworker_durable.hosts.reference.providers import AssistantTurn
 from openworker_durable.hosts.reference.tools import mcp_tool
 from openworker_durable.keys import META_KEY
 from openworker_durable.ledger import DATABASE
+from openworker_durable.policy import reconcile
 from tests.contract.kit import table
 from tests.host.harness import Lab, Outside, World, call, laboratory, reply
+from tests.mcp_service import lookup
 from tests.mcp_service.client import Connection, Service, connected
 
 NAME = "mcp__mail__send"
@@ -87,6 +90,47 @@ async def test_c04_a_lost_reply_is_unknown_and_nothing_is_sent_again(
     assert len(mail.lines("calls")) == 1
     assert len(again.items()) == 1
     again.valid()
+
+
+@pytest.mark.parametrize(
+    ("mail", "mode"),
+    [("stdio", "die"), ("http-stream", "drop"), ("http-json", "drop")],
+    indirect=["mail"],
+)
+async def test_c04_a_lost_reply_is_looked_up_by_its_key_and_the_lookup_converges(
+    lab: Lab, hooked: Patches, mail: Service, mode: str
+) -> None:
+    mail.script(mode)
+    declare.register("mcp:mail/send", reconcile(), reconciler=lookup.reconciler(mail))
+    try:
+        async with connected(mail) as connection:
+            world = world_of(lab, connection, DONE)
+            await world.restart()
+            copies = lab.copies_at(world, "commit.before:found_out")
+            await world.say("go", NAME)
+            await world.until(lambda: world.states() == ["succeeded"], "the lookup")
+            await world.quiet()
+            lab.hook = None
+            replayed = await world.reopen(copies[0]).restart()
+            # The probe that was cut off counts; the next one of the schedule is brought forward.
+            row = replayed.rows()[0]
+            assert (row.probes, replayed.states()) == (1, ["unknown"])
+            await replayed.runtime.ledger.ask(finding.end_probe, *row.key, 1, "cut off", "", 0.0)
+            await replayed.until(lambda: replayed.states() == ["succeeded"], "the lookup again")
+            await replayed.quiet()
+    finally:
+        declare.forget("mcp:mail/send")
+    for seen in (world, replayed):
+        row = seen.rows()[0]
+        assert (row.reason, row.attempt) == ("reconciled", 1)
+        assert [told.split("Its result:")[1].strip() for told in seen.follow_ups()] == [
+            "sent x as number 1"
+        ]
+        assert seen.items() == []
+        seen.valid()
+    assert world.rows()[0].snapshot_digest == replayed.rows()[0].snapshot_digest
+    assert [c["tool"] for c in mail.lines("calls")] == ["send", "lookup", "lookup"]
+    assert [e["key"] for e in mail.lines("effects")] == [world.rows()[0].execution_id]
 
 
 @pytest.mark.parametrize("mail", ["stdio", "http-stream"], indirect=True)
