@@ -8,12 +8,14 @@ from typing import Any
 
 from openworker_durable import declare
 from openworker_durable.guard import current_execution
+from openworker_durable.hosts.reference.providers import AssistantTurn
 from openworker_durable.hosts.reference.tools import tool
 from openworker_durable.policy import RecoveryPolicy
 from openworker_durable.reconciler import Probe, Reconciler, Verdict, cannot_tell, happened
 from tests.host.harness import WRITE, Lab, Outside, World
 
 DAY = 86400.0
+DONE = AssistantTurn(text="done")
 
 
 class Post(Outside):

@@ -12,7 +12,7 @@ from openworker_durable.hosts import watching
 from openworker_durable.policy import manual
 from openworker_durable.states import Decision
 from tests.host.harness import SESSION, Lab, World, call, reply
-from tests.host.policies import declared, office
+from tests.host.policies import DONE, declared, office
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 async def test_c20_a_result_after_the_decision_is_shown_as_a_conflict(lab: Lab, name: str) -> None:
     decision, says = CASES[name]
-    world = lab.world(reply(call("send", "k1", what="a")), "done")
+    world = lab.world(reply(call("send", "k1", what="a")), DONE)
     await world.restart()
     await world.cut_off_inside("send")
     row = world.rows()[0]
@@ -77,7 +77,7 @@ def supersede(conn: Any, execution_id: str) -> None:
 async def test_the_repeat_guard_shows_both_calls_side_by_side(lab: Lab) -> None:
     world = lab.world(
         reply(call("send", "k1", what="to ann")), reply(call("send", "k2", what="to ann, again")),
-        "done",
+        DONE,
     )  # fmt: skip
     world.manager.get_engine(SESSION).permissions.allow_tool_for_session("send")
     lab.outside.raises["send"] = TimeoutError()
@@ -96,7 +96,7 @@ async def test_a_repeatable_tool_is_called_although_an_earlier_call_is_unknown(l
     post.fails.append(TimeoutError())
     with declared(manual(repeatable=True)):
         world = lab.world(
-            reply(call("post", "k1", what="a")), reply(call("post", "k2", what="b")), "done"
+            reply(call("post", "k1", what="a")), reply(call("post", "k2", what="b")), DONE
         )
         world.manager.get_engine(SESSION).permissions.allow_tool_for_session("post")
         await world.say("go")

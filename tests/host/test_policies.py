@@ -20,9 +20,9 @@ from openworker_durable.reconciler import (
 )
 from openworker_durable.states import State
 from tests.host.harness import Lab, World, call, reply
-from tests.host.policies import DAY, Post, at_rest, declared, office
+from tests.host.policies import DAY, DONE, Post, at_rest, declared, office
 
-SCRIPT = (reply(call("post", "k1", what="a")), "done")
+SCRIPT = (reply(call("post", "k1", what="a")), DONE)
 KEYED = idempotent(key_valid=DAY)
 
 
@@ -232,7 +232,7 @@ async def test_attempts_are_used_up_and_then_a_person_is_asked(lab: Lab) -> None
         world.valid()
 
 
-async def test_c16_a_policy_taken_back_meanwhile_counts(lab: Lab, tmp_path: Path) -> None:
+async def test_g3_a_policy_taken_back_meanwhile_counts(lab: Lab, tmp_path: Path) -> None:
     post = office(lab)
     with declared(KEYED):
         world = lab.world(*SCRIPT)
@@ -261,7 +261,7 @@ async def test_a_policy_given_after_the_dispatch_does_not_count(lab: Lab) -> Non
 
 
 @pytest.mark.parametrize("policy", [KEYED, reconcile()], ids=["idempotent", "reconcile"])
-async def test_c15_another_tool_of_the_name_is_not_the_one_that_was_called(
+async def test_g3_another_tool_of_the_name_is_not_the_one_that_was_called(
     lab: Lab, policy: RecoveryPolicy
 ) -> None:
     post = office(lab)

@@ -13,9 +13,9 @@ from openworker_durable.hosts import watching
 from openworker_durable.policy import idempotent, reconcile
 from openworker_durable.reconciler import cannot_tell, did_not_happen, happened, pending
 from tests.host.harness import Lab, call, reply
-from tests.host.policies import DAY, at_rest, declared, office
+from tests.host.policies import DAY, DONE, at_rest, declared, office
 
-SCRIPT = (reply(call("post", "k1", what="a")), "done")
+SCRIPT = (reply(call("post", "k1", what="a")), DONE)
 KEYED = idempotent(key_valid=DAY)
 
 

@@ -17,7 +17,7 @@ from openworker_durable.policy import reconcile
 from openworker_durable.reconciler import did_not_happen
 from openworker_durable.states import Decision
 from tests.host.harness import WRITE, Lab, Outside, World, call, reply
-from tests.host.policies import at_rest, declared, office
+from tests.host.policies import DONE, at_rest, declared, office
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ async def test_c23_a_kill_inside_write_file_bothers_nobody(
     lab.outside = disk = Disk(tmp_path / "state" / "scratch")
     file = disk.file
     file.write_text("old", encoding="utf-8")
-    world = lab.world(reply(call("write_file", "k1", path="a.txt", content="new")), "done")
+    world = lab.world(reply(call("write_file", "k1", path="a.txt", content="new")), DONE)
     copies = lab.copies_at(world, place)
     await world.say("go", "write_file")
     lab.hook = None
@@ -78,7 +78,7 @@ async def test_c23_a_file_that_somebody_changed_since_is_left_to_a_person(
 ) -> None:
     lab.outside = disk = Disk(tmp_path / "state" / "scratch")
     file = disk.file
-    world = lab.world(reply(call("write_file", "k1", path="a.txt", content="new")), "done")
+    world = lab.world(reply(call("write_file", "k1", path="a.txt", content="new")), DONE)
     copies = lab.copies_at(world, "effect.after")
     await world.say("go", "write_file")
     lab.hook = None
@@ -96,7 +96,7 @@ SOURCES = b'[sources.ops]\ntools = ["post"]\n'
 async def lost_reply(lab: Lab) -> World:
     post = office(lab)
     post.fails.append(TimeoutError())
-    world = lab.world(reply(call("post", "k1", what="a")), "done")
+    world = lab.world(reply(call("post", "k1", what="a")), DONE)
     await world.restart()
     await world.say("go", "post")
     await at_rest(world)
@@ -132,7 +132,7 @@ async def test_a_person_who_decides_while_it_is_looked_up_comes_first(lab: Lab) 
     post.fails.append(TimeoutError())
     decided: list[bool] = []
     with declared(reconcile(attempts=2), post.reconciler(reads_see_writes=True)):
-        world = lab.world(reply(call("post", "k1", what="a")), "done")
+        world = lab.world(reply(call("post", "k1", what="a")), DONE)
 
         def says(_probe: Any) -> Any:
             world.runtime.decide(*world.rows()[0].key, Decision.HAPPENED, by="test")
@@ -164,7 +164,7 @@ def test_a_start_with_a_contradiction_is_refused_with_a_message(lab: Lab, text: 
     folder.mkdir()
     (folder / "durable.toml").write_bytes(text)
     with pytest.raises(PolicyError, match=r"durable\.toml"):
-        lab.world("done")
+        lab.world(DONE)
 
 
 async def test_the_persons_file_sets_a_policy(lab: Lab) -> None:
@@ -174,7 +174,7 @@ async def test_the_persons_file_sets_a_policy(lab: Lab) -> None:
     folder.mkdir()
     text = '[tools.post]\npolicy = "idempotent"\nkey_valid = "24h"\n'
     (folder / "durable.toml").write_text(text, encoding="utf-8")
-    world = lab.world(reply(call("post", "k1", what="a")), "done")
+    world = lab.world(reply(call("post", "k1", what="a")), DONE)
     await world.restart()
     await world.say("go", "post")
     await at_rest(world)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from openworker_durable.states import SCHEMA_VERSION
 from tests.real.nursery import Real
 
 pytestmark = pytest.mark.crash
@@ -143,7 +144,7 @@ def test_c26_two_processes_open_a_fresh_store_at_once(real: Real) -> None:
     both = [real.start(_migrates, name=f"ready{i}") for i in range(2)]
     assert [one.end() for one in both] == [[], []]
     assert sorted(real.effects()) == ["send ready0", "send ready1"]
-    assert _version(real) == "1"
+    assert _version(real) == str(SCHEMA_VERSION)
 
 
 def _version(real: Real) -> str:
@@ -187,6 +188,6 @@ async def _works(life: Any) -> Any:
 def test_c26_killed_while_migrating_the_next_start_finishes(real: Real, number: int) -> None:
     real.killed(_killed_while_migrating, number=number)
     facts = real.run(_works)
-    assert _version(real) == "1"
+    assert _version(real) == str(SCHEMA_VERSION)
     assert real.effects() == ["send a"]
     assert facts["states"] == ["succeeded"]

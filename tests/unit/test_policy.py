@@ -149,7 +149,7 @@ def test_g3_attempts_are_counted_in_the_record() -> None:
         for field in ("source", "name", "version", "schema_digest", "account")
     ],
 )
-def test_c15_any_difference_of_the_tool_asks_a_person(other: ToolIdentity) -> None:
+def test_g3_any_difference_of_the_tool_asks_a_person(other: ToolIdentity) -> None:
     policy = idempotent(key_valid=DAY)
     assert standing([kept(policy)], Descriptor(TOOL, policy), 2.0) is Standing.AGAIN
     assert standing([kept(policy)], Descriptor(other, policy), 2.0) is Standing.PERSON
