@@ -1,9 +1,9 @@
 """Reconcilers of the host's file tools: what is on disk, compared with what was intended.
 
 Before the call they note a digest of each file as it is and as it is to become. Afterwards: all as
-intended, it happened; all as before, it did not; a `write_file` of which the file holds only the
-beginning was cut off; anything else tells nothing, and a person is asked. A call is asked about
-only once its own thread has ended or its process is gone, so nothing writes after the look.
+intended, it happened; all as before and not written to since, it did not; anything else, a file
+that was cut off included, tells nothing, and a person is asked. A call is asked about only once
+its own thread has ended or its process is gone, so nothing writes after the look.
 """
 
 from __future__ import annotations
@@ -12,21 +12,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..reconciler import (
-    Call,
-    Probe,
-    Reconciler,
-    Verdict,
-    cannot_tell,
-    did_not_happen,
-    failed,
-    happened,
-)
+from ..reconciler import Call, Probe, Reconciler, Verdict, cannot_tell, did_not_happen, happened
+from .diffs import plan_diff
 from .disk import (
+    REFUSED,
     Change,
     NotKnown,
     Now,
     Plan,
+    change_of,
     compare,
     content,
     digest,
@@ -44,10 +38,10 @@ def plan_write(call: Call, arguments: Mapping[str, Any]) -> tuple[list[Change], 
     """Work out a `write_file`."""
     file = place(call, arguments.get("path"))
     before = content(file)
-    if before is not None and arguments.get("overwrite") is False:
-        raise NotKnown("it refuses to overwrite")
-    after = written(_text(arguments, "content"))
-    return [Change(str(file), digest(before), digest(after))], shown(call, file)
+    after = digest(written(_text(arguments, "content")))
+    if before is not None and not arguments.get("overwrite", True):
+        after = REFUSED
+    return [change_of(file, before, after)], shown(call, file)
 
 
 def plan_replace(call: Call, arguments: Mapping[str, Any]) -> tuple[list[Change], Any]:
@@ -58,13 +52,13 @@ def plan_replace(call: Call, arguments: Mapping[str, Any]) -> tuple[list[Change]
     before = text_of(data)
     count = before.count(old) if old else 0
     if count < 1 or count != arguments.get("expected_replacements", 1):
-        raise NotKnown("it refuses to replace")
+        return [change_of(file, data, REFUSED)], None
     after = before.replace(old, new)
     result = {
         "path": shown(call, file), "replacements": count,
         "chars_before": len(before), "chars_after": len(after),
     }  # fmt: skip
-    return [Change(str(file), digest(data), digest(written(after)))], result
+    return [change_of(file, data, digest(written(after)))], result
 
 
 def _text(arguments: Mapping[str, Any], name: str) -> str:
@@ -98,20 +92,14 @@ class FileReconciler:
             return cannot_tell("how the files were before is not known")
         try:
             now = {c.path: compare(c) for c in changes}
-        except NotKnown:
-            return cannot_tell("a file cannot be read")
+        except NotKnown as exc:
+            return cannot_tell(f"a file cannot be compared: {exc}")
         if set(now.values()) == {Now.AFTER}:
-            return happened(result, "the files hold what was to be written")
+            return happened(result, _there(changes))
         if set(now.values()) == {Now.BEFORE}:
-            return did_not_happen("the files are as they were before")
-        return self._in_between(probe, now)
-
-    def _in_between(self, probe: Probe, now: Mapping[str, Now]) -> Verdict:
-        cut = _cut_off(probe)
-        if cut is not None:
-            return cut
+            return did_not_happen("the files are as they were before, and were not written to")
         names = ", ".join(f"{Path(p).name}: {_WORDS[n]}" for p, n in now.items())
-        return cannot_tell(names)
+        return cannot_tell(_cut_off(probe, changes[0]) or names)
 
 
 _WORDS = {
@@ -121,26 +109,28 @@ _WORDS = {
 }
 
 
-def _cut_off(probe: Probe) -> Verdict | None:
-    """Return that a whole-file write stopped on its way, where the file shows it."""
+def _there(changes: list[Change]) -> str:
+    if all(c.before == c.after for c in changes):
+        # The tool would have left them just so: whether it came to that makes no difference.
+        return "the files hold what was to be written; they did before the call too"
+    return "the files hold what was to be written"
+
+
+def _cut_off(probe: Probe, change: Change) -> str:
+    """Say that a whole-file write may have stopped on its way, where the file looks like it.
+
+    It is no verdict: somebody may have shortened the file after it was written.
+    """
     if probe.tool.name != "write_file":
-        return None
+        return ""
     try:
-        file = place(probe, probe.arguments.get("path"))
-        whole = written(_text(probe.arguments, "content"))
-        there = content(file)
+        whole, there = written(_text(probe.arguments, "content")), content(Path(change.path))
     except NotKnown:
-        return None
+        return ""
     if there is None or not whole.startswith(there):
-        return None
-    name = shown(probe, file)
-    return failed(
-        {
-            "error": f"The write was cut off: {name} holds only the first {len(there)} of "
-            f"{len(whole)} bytes that were to be written. Its earlier content is gone."
-        },
-        "the file holds only the beginning",
-    )
+        return ""
+    name = Path(change.path).name
+    return f"{name} holds only the first {len(there)} of {len(whole)} bytes to be written"
 
 
 def _reconciler(name: str, plan: Plan) -> Reconciler:
@@ -157,6 +147,7 @@ RECONCILERS: dict[str, Reconciler] = {
         ("write_file", plan_write),
         ("replace_in_file", plan_replace),
         ("apply_patch", plan_patch),
+        ("apply_unified_diff", plan_diff),
     )
 }
 """By the tool's name."""

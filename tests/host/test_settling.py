@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,11 +59,14 @@ async def test_c23_a_kill_inside_write_file_bothers_nobody(
     lab.outside = disk = Disk(tmp_path / "state" / "scratch")
     file = disk.file
     file.write_text("old", encoding="utf-8")
+    written_at = file.stat().st_mtime_ns
     world = lab.world(reply(call("write_file", "k1", path="a.txt", content="new")), DONE)
     copies = lab.copies_at(world, place)
     await world.say("go", "write_file")
     lab.hook = None
     file.write_text(holds, encoding="utf-8")
+    if holds == "old":  # as the kill left it: not written to
+        os.utime(file, ns=(written_at, written_at))
     again = await world.reopen(copies[0]).restart()
     await at_rest(again)
     assert again.states() == [state]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,29 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from openworker_durable.models import ToolIdentity
-from openworker_durable.reconciler import Call, Probe, Verdict, VerdictKind
-from openworker_durable.reconcilers import BUILT_IN
+from openworker_durable.protection import SHELL_TOOLS, WRITE_TOOLS
+from openworker_durable.reconciler import Call, VerdictKind
+from openworker_durable.reconcilers import BUILT_IN, disk
 from openworker_durable.reconcilers.files import RECONCILERS
+from tests import needs
+from tests.unit.file_calls import call_of, looked, patch_of, prepared
 
 K = VerdictKind
-
-
-def call_of(folder: Path | None, name: str, arguments: dict[str, Any]) -> Call:
-    return Call("x1", 1, ToolIdentity(name=name), arguments, folder)
-
-
-def looked(call: Call, prepared: str) -> Verdict:
-    known = {f.name: getattr(call, f.name) for f in fields(call)}
-    answer = RECONCILERS[call.tool.name].look(Probe(**known, prepared=prepared))
-    assert isinstance(answer, Verdict)
-    return answer
-
-
-def prepared(call: Call) -> str:
-    prepare = RECONCILERS[call.tool.name].prepare
-    assert prepare is not None
-    return prepare(call)
 
 
 def write(folder: Path, content: str = "new\n", **more: Any) -> Call:
@@ -63,7 +50,7 @@ def test_a_file_that_was_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("there", ["", "n", "new"])
-def test_a_write_that_stopped_on_its_way_is_a_failure_that_says_so(
+def test_a_file_that_holds_only_the_beginning_tells_nothing_and_is_described(
     tmp_path: Path, there: str
 ) -> None:
     file = tmp_path / "a.txt"
@@ -72,8 +59,62 @@ def test_a_write_that_stopped_on_its_way_is_a_failure_that_says_so(
     noted = prepared(made)
     file.write_text(there)
     verdict = looked(made, noted)
-    assert verdict.kind is K.FAILED
-    assert f"only the first {len(there)} of 4 bytes" in verdict.result["error"]
+    assert verdict.kind is K.CANNOT_TELL
+    assert f"a.txt holds only the first {len(there)} of" in verdict.note
+
+
+def test_a_file_that_was_written_and_put_back_since_is_not_untouched(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("old\n")
+    was = file.stat()
+    made = write(tmp_path)
+    noted = prepared(made)
+    file.write_text("new\n")
+    file.write_text("old\n")
+    os.utime(file, ns=(was.st_atime_ns, was.st_mtime_ns + 10**9))
+    assert looked(made, noted).kind is K.CANNOT_TELL
+    os.utime(file, ns=(was.st_atime_ns, was.st_mtime_ns))
+    assert looked(made, noted).kind is K.DID_NOT_HAPPEN
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_folder_that_is_another_one_now_shows_no_absence(tmp_path: Path, there: bool) -> None:
+    folder = tmp_path / "mounted"
+    folder.mkdir()
+    (folder / "gone.txt").write_text("sea\n")
+    fresh = call_of(folder, "write_file", {"path": "deep/a.txt", "content": "x"})
+    patch = "*** Begin Patch\n*** Delete File: gone.txt\n*** End Patch\n"
+    delete = call_of(folder, "apply_patch", {"patch": patch})
+    notes = [prepared(fresh), prepared(delete)]
+    assert looked(fresh, notes[0]).kind is K.DID_NOT_HAPPEN
+    folder.rename(tmp_path / "elsewhere")
+    if there:
+        folder.mkdir()
+    for made, noted in zip((fresh, delete), notes, strict=True):
+        verdict = looked(made, noted)
+        assert verdict.kind is K.CANNOT_TELL
+        assert "its folder is not there" in verdict.note
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("write_file", {"content": "new\n", "overwrite": False}),
+        ("write_file", {"content": "new\n", "overwrite": None}),
+        ("replace_in_file", {"old": "", "new": "x"}),
+        ("replace_in_file", {"old": "old", "new": "x", "expected_replacements": 2}),
+    ],
+)
+def test_a_call_that_the_tool_refuses_did_not_happen_while_the_file_is_untouched(
+    tmp_path: Path, name: str, arguments: dict[str, Any]
+) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("old\n")
+    made = call_of(tmp_path, name, {"path": "a.txt", **arguments})
+    noted = prepared(made)
+    assert looked(made, noted).kind is K.DID_NOT_HAPPEN
+    file.write_text("new\n")
+    assert looked(made, noted).kind is K.CANNOT_TELL
 
 
 def test_an_empty_file_before_the_call_is_no_cut_off_write(tmp_path: Path) -> None:
@@ -85,7 +126,9 @@ def test_an_empty_file_before_the_call_is_no_cut_off_write(tmp_path: Path) -> No
 def test_the_same_content_once_more_happened(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("new\n")
     made = write(tmp_path)
-    assert looked(made, prepared(made)).kind is K.HAPPENED
+    verdict = looked(made, prepared(made))
+    assert verdict.kind is K.HAPPENED
+    assert "before the call too" in verdict.note
 
 
 @pytest.mark.parametrize(
@@ -96,11 +139,12 @@ def test_the_same_content_once_more_happened(tmp_path: Path) -> None:
         call_of(Path("."), "write_file", {"path": "a.txt"}),
         call_of(Path("."), "write_file", {"path": "tests", "content": "x"}),
         call_of(Path("."), "write_file", {"path": "a.txt", "content": "\ud800"}),
-        call_of(Path("."), "write_file", {"path": "README.md", "content": "", "overwrite": False}),
+        call_of(Path("."), "write_file", {"path": "a\0b", "content": "x"}),
         call_of(Path("."), "replace_in_file", {"path": "no such", "old": "a", "new": "b"}),
-        call_of(Path("."), "replace_in_file", {"path": "README.md", "old": "", "new": "b"}),
         call_of(Path("."), "apply_patch", {"patch": "no patch"}),
         call_of(Path("."), "apply_patch", {"patch": 7}),
+        call_of(Path("."), "apply_unified_diff", {"diff": "no diff"}),
+        call_of(Path("."), "apply_unified_diff", {"diff": None}),
     ],
 )
 def test_what_cannot_be_told_beforehand_is_left_to_a_person(made: Call) -> None:
@@ -127,46 +171,6 @@ def test_a_replacement(tmp_path: Path) -> None:
     assert looked(made, noted).kind is K.CANNOT_TELL
 
 
-PATCH = """*** Begin Patch
-*** Update File: a.txt
-@@
- one
--two
-+2
-*** Add File: sub/b.txt
-+bee
-*** Delete File: c.txt
-*** End Patch
-"""
-
-
-def test_a_patch_of_several_files_is_all_or_nothing_or_left_to_a_person(tmp_path: Path) -> None:
-    a, b, c = (tmp_path / n for n in ("a.txt", "sub/b.txt", "c.txt"))
-    a.write_text("zero\none\ntwo\nthree\n")
-    c.write_text("sea\n")
-    made = call_of(tmp_path, "apply_patch", {"patch": PATCH})
-    noted = prepared(made)
-    assert looked(made, noted).kind is K.DID_NOT_HAPPEN
-    a.write_text("zero\none\n2\nthree\n")
-    half = looked(made, noted)
-    assert half.kind is K.CANNOT_TELL
-    assert "a.txt: as intended" in half.note
-    assert "c.txt: as before" in half.note
-    b.parent.mkdir()
-    b.write_text("bee\n")
-    c.unlink()
-    assert looked(made, noted).kind is K.HAPPENED
-
-
-@pytest.mark.parametrize("text", ["one\ntwo\none\ntwo\n", "none\ntwo\n", "one\n", "xone\ntwo\n"])
-def test_a_hunk_that_does_not_fit_in_exactly_one_place_is_not_guessed(
-    tmp_path: Path, text: str
-) -> None:
-    (tmp_path / "a.txt").write_text(text)
-    patch = "*** Begin Patch\n*** Update File: a.txt\n@@\n one\n-two\n+2\n*** End Patch\n"
-    assert prepared(call_of(tmp_path, "apply_patch", {"patch": patch})) == ""
-
-
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(before=st.none() | st.text(), content=st.text(), now=st.none() | st.text())
 def test_whatever_is_on_disk_it_happened_only_if_the_file_holds_all_of_it(
@@ -178,7 +182,7 @@ def test_whatever_is_on_disk_it_happened_only_if_the_file_holds_all_of_it(
     noted = prepared(made)
     put(file, now)
     kind = looked(made, noted).kind
-    assert (kind is K.HAPPENED) == (now == content)
+    assert (kind is K.HAPPENED) == (disk.content(file) == disk.written(content))
     if kind is K.DID_NOT_HAPPEN:
         assert now == before
 
@@ -198,8 +202,41 @@ def test_the_note_holds_no_content_and_is_short(tmp_path: Path) -> None:
 
 
 def test_every_built_in_policy_is_reconcile_with_a_reconciler() -> None:
-    assert set(BUILT_IN) == {"write_file", "replace_in_file", "apply_patch", "run_shell"}
+    assert set(BUILT_IN) == {*RECONCILERS, "run_shell"} == WRITE_TOOLS | SHELL_TOOLS
     for key, declared in BUILT_IN.items():
         assert declared.policy is not None
         assert str(declared.policy) == "reconcile"
         assert declared.checked(key).reconciler is not None
+
+
+def test_a_link_is_followed_once_and_what_it_led_to_is_compared(tmp_path: Path) -> None:
+    target, link = tmp_path / "b.txt", tmp_path / "a.txt"
+    target.write_text("old\n")
+    needs.need(sys.platform != "win32", "makes symbolic links")
+    link.symlink_to(target)
+    made = write(tmp_path)
+    noted = prepared(made)
+    assert json.loads(noted)["result"] == "b.txt"
+    link.unlink()
+    link.write_text("somebody else's\n")
+    assert looked(made, noted).kind is K.DID_NOT_HAPPEN
+    target.write_text("new\n")
+    assert looked(made, noted).kind is K.HAPPENED
+
+
+def test_what_is_too_large_or_too_much_is_not_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "LARGEST", 10)
+    monkeypatch.setattr(disk, "MOST_FILES", 2)
+    (tmp_path / "a.txt").write_text("x" * 11)
+    assert prepared(write(tmp_path)) == ""
+    assert prepared(write(tmp_path, "y" * 11, path="b.txt")) == ""
+    adds = [f"*** Add File: {n}" for n in "xyz"]
+    assert prepared(call_of(tmp_path, "apply_patch", patch_of(*adds[:2]))) != ""
+    assert prepared(call_of(tmp_path, "apply_patch", patch_of(*adds))) == ""
+
+
+def test_a_note_that_is_none_tells_nothing(tmp_path: Path) -> None:
+    for noted in ("", "{}", "[]", "null", '{"files":[["a"]],"result":1}', '{"files":7}'):
+        assert looked(write(tmp_path), noted).kind is K.CANNOT_TELL
