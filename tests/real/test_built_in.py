@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from openworker_durable.models import ToolIdentity
 from openworker_durable.reconciler import Call, Probe, Verdict, VerdictKind
 from openworker_durable.reconcilers.files import RECONCILERS
+from openworker_durable.reconcilers.git import RECONCILER
 from tests import needs
 
 pytestmark = needs.host
@@ -170,3 +171,34 @@ def test_any_write_or_replacement_is_foretold_as_the_tool_makes_it(
     beside_the_tool("write_file", write, there)
     replace = {"path": "a.txt", "old": old, "new": new, "expected_replacements": count}
     beside_the_tool("replace_in_file", replace, there)
+
+
+@needs.git
+@needs.sh
+def test_a_commit_is_found_with_a_result_of_the_shells_own_shape(tmp_path: Path) -> None:
+    from coworker.tools.shell import LocalExecutor, shell_tools
+
+    executor = LocalExecutor(cwd=tmp_path)
+    try:
+        run_shell = {t.__name__: t for t in shell_tools(executor)}["run_shell"]
+        run_shell(command="git init -q; git config user.name A; git config user.email a@b.example")
+        arguments = {"command": "git commit -q --allow-empty -m 'one thing'"}
+        made = Call("x", 1, ToolIdentity(name="run_shell"), arguments, tmp_path)
+        assert RECONCILER.knows(arguments)
+        assert RECONCILER.prepare is not None
+        noted = RECONCILER.prepare(made)
+        returned = run_shell(**arguments)
+    finally:
+        executor.close()
+        executor._proc.wait(timeout=10)
+        executor._reader.join(timeout=10)
+        executor._proc.stdin.close()
+        executor._proc.stdout.close()
+    verdict = RECONCILER.look(Probe("x", 1, made.tool, arguments, tmp_path, prepared=noted))
+    assert isinstance(verdict, Verdict)
+    assert verdict.kind is VerdictKind.HAPPENED
+    assert verdict.result.keys() == returned.keys()
+    lost = ("output", "exit_code")
+    assert {k: v for k, v in verdict.result.items() if k not in lost} == {
+        k: v for k, v in returned.items() if k not in lost
+    }
