@@ -23,10 +23,11 @@ from pathlib import Path
 from tests.mutants.core import CORE
 from tests.mutants.host import HOST
 from tests.mutants.kit import Copy, DoesNotApply, Mutant, failed_tests, last_words
+from tests.mutants.settling import SETTLING
 from tests.mutants.stores import STORES
 from tests.mutants.ways import WAYS
 
-MUTANTS: tuple[Mutant, ...] = CORE + HOST + STORES + WAYS
+MUTANTS: tuple[Mutant, ...] = CORE + HOST + SETTLING + STORES + WAYS
 _print_lock = threading.Lock()
 
 

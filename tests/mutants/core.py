@@ -120,7 +120,11 @@ CORE: tuple[Mutant, ...] = (
         "evidence-not-kept",
         "G7 C16",
         "contract/test_evidence.py::test_g7_c16_the_result_is_given_and_the_outcome_kept",
-        ("guard.py", "            self._keep(key, outcome)\n", "            pass\n"),
+        (
+            "guard.py",
+            "            self._keep(key, outcome)\n            return",
+            "            return",
+        ),
     ),
     mutant(
         "kept-evidence-not-written",
@@ -145,9 +149,11 @@ CORE: tuple[Mutant, ...] = (
         ("verbs.py", "    if not row.undecided or row.superseded:\n", "    if row.superseded:\n"),
         (
             "sql/queries.sql",
-            "AND attempt = :attempt AND state = 'unknown'\n"
-            "  AND decision IS NULL AND superseded = 0 AND protocol_version",
-            "AND attempt = :attempt\n  AND superseded = 0 AND protocol_version",
+            "acknowledged_at = NULL, probe_at = NULL\n"
+            "WHERE execution_id = :execution_id AND attempt = :attempt AND state = 'unknown'\n"
+            "  AND decision IS NULL AND superseded",
+            "acknowledged_at = NULL, probe_at = NULL\n"
+            "WHERE execution_id = :execution_id AND attempt = :attempt\n  AND superseded",
         ),
     ),
     mutant(
@@ -172,12 +178,12 @@ CORE: tuple[Mutant, ...] = (
         "contract/test_guard.py::test_g3_retry_without_a_decision_makes_no_call",
         (
             "verbs.py",
-            "if there is None or there.newer or there.decision is not Decision.RETRY:",
-            "if there is None:",
+            "or there.newer or not _may_retry(made, intent, at, by_policy):",
+            "or there.newer:",
         ),
         (
             "sql/queries.sql",
-            "AND state = 'unknown' AND decision = 'retry' AND superseded = 0;",
+            "AND state = 'unknown' AND decision IS :decision AND superseded = 0;",
             "AND superseded = 0;",
         ),
     ),
@@ -275,9 +281,9 @@ CORE: tuple[Mutant, ...] = (
         (
             "recovery.py",
             "        return None\n    if f.unanswered:\n        return Action.ANSWER_PROVISIONAL\n"
-            "    return Action.HALT if f.item",
+            "    if f.item or f.changed",
             "        return None\n    if f.unanswered and not f.waits:\n"
-            "        return Action.ANSWER_PROVISIONAL\n    return Action.HALT if f.item",
+            "        return Action.ANSWER_PROVISIONAL\n    if f.item or f.changed",
         ),
     ),
     mutant(

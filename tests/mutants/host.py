@@ -122,7 +122,7 @@ HOST: tuple[Mutant, ...] = (
         "G1 R10",
         "host/test_session_turns.py::test_retry_keeps_the_execution_id_and_counts_attempts",
         (
-            CALLS,
+            "hosts/again.py",
             "await asyncio.to_thread(engine._execute_sync, call)",
             'engine.registry.execute(call.name, call.arguments), "ok"',
         ),

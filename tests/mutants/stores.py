@@ -155,7 +155,7 @@ STORES: tuple[Mutant, ...] = (
         "a-slot-is-taken-twice",
         "G5",
         "contract/test_verbs.py::test_g5_a_slot_that_another_run_has_taken_needs_a_persons_word",
-        ("verbs.py", 'return _one(conn, "same_occurrence", **slot) is not None', "return False"),
+        ("verbs.py", 'return one(conn, "same_occurrence", **slot) is not None', "return False"),
     ),
     mutant(
         "the-dead-are-not-told-of-in-a-terminal",

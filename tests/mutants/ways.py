@@ -182,7 +182,7 @@ WAYS: tuple[Mutant, ...] = (
         "R10",
         f"{GATES}test_decided_retry_it_is_done_once_more_by_an_engine_without_a_window"
         "[propose_work_items]",
-        ("hosts/call_hooks.py", "{row.tool_name} - GATES)", "{row.tool_name})"),
+        ("hosts/again.py", "{row.tool_name} - GATES)", "{row.tool_name})"),
     ),
     mutant(
         "a-gate-goes-on-with-the-ledger-down",
