@@ -110,8 +110,10 @@ def test_g9_a_probe_is_claimed_by_exactly_one_of_two(ledger: Ledger, path: Path)
     try:
         for number in range(30):
             what = probing(ledger, f"c{number}")
-            claim = (finding.begin_probe, what.execution_id, 1, 0)
-            futures = [led.submit(*claim, at) for led, at in ((ledger, 9.0), (other, 11.0))]
+            futures = [
+                led.submit(finding.begin_probe, what.execution_id, 1, 0, at)
+                for led, at in ((ledger, 9.0), (other, 11.0))
+            ]
             won = [f.result() for f in futures]
             assert sorted(won) == [False, True]
             assert schedule_of(row_of(ledger, what)) == (9.0 if won[0] else 11.0, 1, "")
@@ -305,16 +307,20 @@ ALL: dict[str, Callable[[Ledger, Intent], bool]] = {
     "absent": absent, "find out": find_out,
 }  # fmt: skip
 
+
+def decide(decision: Decision) -> Callable[[Ledger, Intent], object]:
+    word = (decision, "me", "", 4.0)
+    return lambda led, what: led.run(verbs.decide, what.execution_id, 1, *word)
+
+
+def finish(led: Ledger, what: Intent) -> object:
+    return led.run(verbs.finish, what.execution_id, 1, ME, succeeded(), 4.0)
+
+
 SETTLED: dict[str, Callable[[Ledger, Intent], object]] = {
-    **{
-        decision.value: lambda led, what, word=decision: led.run(
-            verbs.decide, what.execution_id, 1, word, "me", "", 4.0
-        )
-        for decision in (Decision.HAPPENED, Decision.DROP, Decision.RETRY)
-    },
-    "finished": lambda led, what: led.run(verbs.finish, what.execution_id, 1, ME, succeeded(), 4.0),
-    "found out": find_out,
-}
+    "happened": decide(Decision.HAPPENED), "drop": decide(Decision.DROP),
+    "retry": decide(Decision.RETRY), "finished": finish, "found out": find_out,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("way", SETTLED)

@@ -52,8 +52,10 @@ def test_g9_of_two_lives_at_once_exactly_one_gets_it(ledger: Ledger, path: Path)
     try:
         for number in range(30):
             what = started(ledger, f"c{number}")
-            claim = (finding.rebind, what.execution_id, 1, ME)
-            futures = [led.submit(*claim, who) for led, who in ((ledger, OTHER), (other, THIRD))]
+            futures = [
+                led.submit(finding.rebind, what.execution_id, 1, ME, who)
+                for led, who in ((ledger, OTHER), (other, THIRD))
+            ]
             won = [f.result() for f in futures]
             assert sorted(won) == [False, True]
             assert row_of(ledger, what).owner == (OTHER if won[0] else THIRD)
