@@ -20,6 +20,8 @@ from .errors import DurableError, LedgerCorrupt, LedgerError, LedgerNotFound, Le
 from .ledger import DATABASE
 from .models import AuditEntry, Execution
 from .rows import execution_of
+from .sql import SCHEMA, columns_of
+from .states import SCHEMA_VERSION
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
@@ -172,13 +174,34 @@ def _run(path: Path, options: str, work: Work[T], any_version: bool) -> T:
         sqlite3.connect(uri, uri=True, isolation_level=None, timeout=WAIT_SECONDS)
     ) as conn:
         conn.row_factory = sqlite3.Row
+        conn.execute("PRAGMA temp_store = MEMORY")
         conn.execute("BEGIN")
         version = _db._version(conn)
         if version == 0:
             raise LedgerNotFound
         if not any_version:
             _db._check_version(version, path)
+        if version < SCHEMA_VERSION:
+            _show_as_now(conn)
         return work(conn)
+
+
+def _show_as_now(conn: sqlite3.Connection) -> None:
+    """Let the tables of an older schema be read as if they had the columns of this one.
+
+    Views of this connection alone stand before the tables; nothing is written to the file.
+    """
+    for table, columns in map(columns_of, _db.statements(SCHEMA["tables"])):
+        have = {row[1] for row in conn.execute(f"PRAGMA main.table_info({table})")} if table else ()
+        lacking = [f"{_default(kind)} AS {n}" for n, kind in columns.items() if n not in have]
+        if have and lacking:
+            parts = ", ".join(["*", *lacking])
+            conn.execute(f"CREATE TEMP VIEW {table} AS SELECT {parts} FROM main.{table}")
+
+
+def _default(kind: str) -> str:
+    _, _, value = kind.partition("DEFAULT ")
+    return value or "NULL"
 
 
 @contextmanager
@@ -249,13 +272,17 @@ def whole(
 ) -> tuple[list[Execution], bool, list[dict[str, Any]]]:
     """Return an execution's attempts, whether it is open, and evidence that came too late.
 
+    Evidence of a named source is none of the last: it is on record only where it settled an
+    attempt, whose row says so.
+
     Raises:
         Stop: no execution, or several, have an id that begins with `prefix`.
     """
     execution_id = full_id(conn, prefix)
     found = conn.execute(_ATTEMPTS, {"execution_id": execution_id})
     attempts = [execution_of(r) for r in found]
-    return attempts, execution_id in open_ids(conn), _all(conn, rows.evidence(execution_id))
+    late = [e for e in _all(conn, rows.evidence(execution_id)) if not e["source"]]
+    return attempts, execution_id in open_ids(conn), late
 
 
 def events(conn: sqlite3.Connection, prefix: str) -> tuple[str, list[AuditEntry]]:

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from . import review
 from .models import AuditEntry, Execution
+from .policy import PolicyKind, parse
 from .states import AuthorityKind, Decision, Reason, State
 
 SHORT_ID = 10
@@ -109,13 +110,28 @@ def state_words(row: Execution, alive: bool | None) -> str:
     if row.decision is not None:
         return _DECIDED[row.decision]
     if row.state == State.UNKNOWN:
-        return "unknown: a person is asked"
+        return "unknown: a person is asked" if row.probe_at is None else "unknown: looked up"
     return "done" if row.state == State.SUCCEEDED else "failed"
 
 
 def reason_words(row: Execution) -> str:
     """Return one sentence about why an attempt has its state."""
     return REASONS.get(row.reason) or review.why_words(row)
+
+
+def policy_words(text: str) -> str:
+    """Return a kept policy in plain words; one that cannot be read counts as `manual`."""
+    policy = parse(text)
+    told = [policy.kind.value]
+    if policy.then is not PolicyKind.MANUAL:
+        told.append(f"then {policy.then.value}")
+    if policy.sends_key:
+        told.append(f"key valid for {policy.key_valid:g} seconds")
+    if policy.attempts > 1:
+        told.append(f"at most {policy.attempts} attempts")
+    if policy.repeatable:
+        told.append("may be called while unknown")
+    return ", ".join(told)
 
 
 def attempt_json(row: Execution, alive: bool | None) -> dict[str, Any]:
@@ -139,6 +155,9 @@ def attempt_json(row: Execution, alive: bool | None) -> dict[str, Any]:
             "ref": row.authority_ref,
         },
         "policy": row.policy,
+        "probes": row.probes,
+        "probe_at": utc(row.probe_at),
+        "found": row.found,
         "owner": row.owner,
         "owner_alive": alive if row.state == State.DISPATCHED else None,
         "result_digest": row.snapshot_digest,
@@ -159,7 +178,7 @@ def execution_json(row: Execution, is_open: bool) -> dict[str, Any]:
         "tool_call_id": row.tool_call_id,
         "tool": {
             "source": row.tool_source, "name": row.tool_name, "version": row.tool_version,
-            "schema_digest": row.schema_digest,
+            "account": row.tool_account, "schema_digest": row.schema_digest,
         },
         "intent_digest": row.intent_digest,
         "preview": row.preview,
@@ -227,9 +246,10 @@ def facts(pairs: Iterable[tuple[str, object]]) -> Table:
 def execution_facts(row: Execution, is_open: bool) -> list[tuple[str, object]]:
     """Return what `show` says of an execution as a whole."""
     version = f", version {row.tool_version}" if row.tool_version else ""
+    account = f", for {row.tool_account}" if row.tool_account else ""
     return [
         ("execution", row.execution_id),
-        ("tool", f"{row.tool_name} (from {row.tool_source}{version})"),
+        ("tool", f"{row.tool_name} (from {row.tool_source}{version}{account})"),
         ("preview", row.preview),
         ("session", row.session_id),
         ("call", row.tool_call_id),
@@ -253,7 +273,10 @@ def attempt_facts(row: Execution, alive: bool | None) -> list[tuple[str, object]
         ("started" if row.authority_kind else "recorded", _local(row.dispatched_at)),
         ("ended", _local(row.ended_at)),
         ("allowed by", AUTHORITIES[row.authority_kind] + ref),
-        ("policy", row.policy),
+        ("policy", policy_words(row.policy)),
+        ("probes", row.probes or None),
+        ("next probe", _local(row.probe_at)),
+        ("found", row.found),
         ("result", row.snapshot_digest and f"SHA-256 {row.snapshot_digest}{stand_in}"),
         ("decision", decided),
         ("note", row.decision_note),

@@ -149,8 +149,9 @@ EXECUTION_KEYS = {
 }  # fmt: skip
 ATTEMPT_KEYS = {
     "attempt", "state", "state_words", "reason", "reason_words", "detail", "recorded_at",
-    "started_at", "ended_at", "authority", "policy", "owner", "owner_alive", "result_digest",
-    "result_lossy", "decision", "superseded", "acknowledged_at", "protocol_version",
+    "started_at", "ended_at", "authority", "policy", "probes", "probe_at", "found", "owner",
+    "owner_alive", "result_digest", "result_lossy", "decision", "superseded", "acknowledged_at",
+    "protocol_version",
 }  # fmt: skip
 
 
@@ -160,7 +161,7 @@ def test_json_shapes(state: Path) -> None:
     shown = run_json("show", "xb4", "--state", state)
     assert set(shown) == EXECUTION_KEYS | {"attempts", "late_evidence"}
     assert [set(a) for a in shown["attempts"]] == [ATTEMPT_KEYS]
-    assert set(shown["tool"]) == {"source", "name", "version", "schema_digest"}
+    assert set(shown["tool"]) == {"source", "name", "version", "account", "schema_digest"}
     attempt = shown["attempts"][0]
     assert attempt["authority"] == {"kind": "item", "ref": "item-b4"}
     assert attempt["decision"] == {
