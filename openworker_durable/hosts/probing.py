@@ -66,6 +66,7 @@ class Prober:
         self._life = life
         self._busy: dict[Key, asyncio.Task[None]] = {}
         self._kept: dict[Key, Commit] = {}
+        self._committing = asyncio.Lock()
         self.grace = GRACE
 
     @property
@@ -172,14 +173,17 @@ class Prober:
         await self._commit_kept()
 
     async def _commit_kept(self) -> None:
-        for key, (verb, *values) in list(self._kept.items()):
-            try:
-                await self._life.ledger.ask(verb, *values)
-            except LedgerError as exc:
-                log.warning("what a probe found is committed later (%s)", type(exc).__name__)
-                return
-            self._kept.pop(key, None)
-            self._look_again(key)
+        """Commit what is kept, each once; whoever comes meanwhile waits for it."""
+        async with self._committing:
+            while self._kept:
+                key, (verb, *values) = next(iter(self._kept.items()))
+                try:
+                    await self._life.ledger.ask(verb, *values)
+                except LedgerError as exc:
+                    log.warning("what a probe found is committed later (%s)", type(exc).__name__)
+                    return
+                del self._kept[key]
+                self._look_again(key)
 
     def _look_again(self, key: Key) -> None:
         """Bring the session to where the table leaves it now."""

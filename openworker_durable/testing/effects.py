@@ -18,6 +18,7 @@ from typing import Any, cast
 
 SEND = "/send"
 READ = "/read"
+FIND = "/find"
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,9 @@ class Hold:
 class EffectService:
     """A service on 127.0.0.1 at a free port; use it as a context manager.
 
-    `POST /send` with a JSON body that has a `key` does one effect; `POST /read` only counts.
+    `POST /send` with a JSON body that has a `key` does one effect; with an `idempotency_key`
+    that it has seen it does nothing more and answers as before. `POST /find` tells what was done
+    under an `idempotency_key`; `POST /read` only counts.
 
     Args:
         behaviour: how requests are treated unless `behave` says otherwise for their key.
@@ -130,6 +133,11 @@ class EffectService:
             reads = list(self._reads)
         return sum(key in (None, r.key) and world in (None, r.world) for r in reads)
 
+    def find(self, idempotency_key: str, world: str) -> Effect | None:
+        """Return what was done under an idempotency key."""
+        found = (e for e in self.effects(world) if _key_of(e) == idempotency_key)
+        return next(found, None) if idempotency_key else None
+
     def adopt(self, old: str, new: str) -> None:
         """Let a world begin with the effects of another, as a copied state folder does."""
         with self._lock:
@@ -146,6 +154,14 @@ class EffectService:
         return hold
 
     # -- one request
+    def answer(self, path: str, body: dict[str, Any]) -> tuple[Behaviour, dict[str, Any]]:
+        """Do what one request asks for; return how it is to be answered, and with what."""
+        if path == FIND:
+            found = self.find(str(body.get("idempotency_key", "")), str(body.get("world", "")))
+            return Behaviour(), {"found": found.body if found else None}
+        how = self.take(path, body)
+        return how, {"ok": how.status < 400, "key": body.get("key")}
+
     def take(self, path: str, body: dict[str, Any]) -> Behaviour:
         """Do what one request asks for; return how it is to be answered."""
         effect = Effect(
@@ -165,9 +181,16 @@ class EffectService:
         self._wait(effect.key, how.delay_before, after=False)
         if how.effect:
             with self._lock:
-                self._effects.append(effect)
+                if not self._knows(effect):
+                    self._effects.append(effect)
         self._wait(effect.key, how.delay_after, after=True)
         return how
+
+    def _knows(self, effect: Effect) -> bool:
+        key = _key_of(effect)
+        return bool(key) and any(
+            _key_of(e) == key and e.world == effect.world for e in self._effects
+        )
 
     def _wait(self, key: str, seconds: float, *, after: bool) -> None:
         if seconds:
@@ -202,6 +225,10 @@ class EffectService:
         self.stop()
 
 
+def _key_of(effect: Effect) -> str:
+    return str(effect.body.get("idempotency_key") or "")
+
+
 def _moved(effect: Effect, world: str) -> Effect:
     return Effect(effect.key, world, effect.execution_id, effect.attempt, effect.body)
 
@@ -219,11 +246,11 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         size = int(self.headers.get("Content-Length") or 0)
         body = json.loads(self.rfile.read(size) or b"{}")
-        how = cast(_Server, self.server).service.take(self.path, body)
+        how, answer = cast(_Server, self.server).service.answer(self.path, body)
         self.close_connection = True
         if how.drop_reply:
             return
-        text = json.dumps({"ok": how.status < 400, "key": body.get("key")}).encode()
+        text = json.dumps(answer).encode()
         self.send_response(how.status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(text)))

@@ -8,7 +8,10 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from .. import rows, verbs
+from ..config import Settings
+from ..declare import tool_key
 from ..errors import LedgerError
+from ..evidence import submit
 from ..hosts.items import recovery_of
 from ..hosts.reference.inbox import InboxItem
 from ..hosts.reference.manager import SessionManager
@@ -16,8 +19,10 @@ from ..hosts.runtime import Runtime
 from ..hosts.watching import POLL_SECONDS
 from ..ledger import DATABASE, Ledger
 from ..models import Execution
+from ..policy import identity_of
 from ..review import read_decision
 from .outcome import note_answer
+from .places import Places
 from .scenario import Scenario
 
 
@@ -26,6 +31,7 @@ class Persons:
 
     scenario: Scenario
     manager: SessionManager
+    places: Places
     session: str
     notes: list[str]
     clicks: set[asyncio.Task[Any]]
@@ -97,6 +103,27 @@ class Persons:
             r for r in found
             if r.undecided and not r.superseded and which in ("*", r.tool_call_id)
         ]  # fmt: skip
+
+    def looked_up(self) -> bool:
+        """Say whether a probe is under way or scheduled."""
+        runtime = self.runtime
+        if runtime is None:
+            return False
+        waiting = (r.probe_at is not None for r in runtime.ledger.known(rows.open_all()))
+        return not runtime.prober.idle or any(waiting)
+
+    async def do_evidence(self, call_id: str, source: str, event: str, result: Any) -> None:
+        """Let a source say how the undecided attempt of a call ended, as another process would."""
+        for row in self._undecided(call_id):
+            settings = Settings(sources={source: frozenset({tool_key(identity_of(row))})})
+            path = self.scenario.state_dir / DATABASE
+            with contextlib.closing(Ledger(path, failpoint=self.places)) as ledger:
+                settled = await submit(
+                    ledger, execution_id=row.execution_id, attempt=row.attempt, source=source,
+                    event=event, settings=settings, result=result,
+                )  # fmt: skip
+            self.notes.append(f"evidence {row.tool_call_id} {source}: {settled}")
+            await self.do_settle()
 
     async def _decide_item(self, row: Execution, word: str) -> None:
         for item in self.manager.inbox.list(state="pending"):

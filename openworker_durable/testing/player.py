@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import rows
-from ..hosts import watching
+from ..hosts import probing, watching
 from ..hosts.attach import Attachment, attach
 from ..hosts.names import REFERENCE
 from ..hosts.reference.manager import SessionManager
@@ -61,21 +61,27 @@ class Player(Persons):
         self.errors: list[str] = []
         self.live: list[dict[str, Any]] = []
         self.attachment: Attachment | None = None
-        if scenario.durable:
-            if scenario.poll_seconds is not None:
-                watching.POLL_SECONDS = scenario.poll_seconds
-            self.attachment = attach(REFERENCE, failpoint=self.places)
-        tools = Tools(url, scenario, self.places).all(scenario.tools)
-        self.acting = acting(tools)
-        self.patches = watch_host(REFERENCE, self.places, self.acting)
-        scenario.state_dir.mkdir(parents=True, exist_ok=True)
+        if scenario.poll_seconds is not None:
+            watching.POLL_SECONDS = scenario.poll_seconds
+        if scenario.grace_seconds is not None:
+            probing.GRACE = scenario.grace_seconds
         self.script = Script(scenario.replies, self._replies_given)
-        self.manager = SessionManager(
-            workspace=scenario.state_dir / "work", data_dir=scenario.state_dir,
-            provider=self.script, tools=tools,
-        )  # fmt: skip
+        self.tools = Tools(url, scenario, self.places).all(scenario.tools)
+        self.acting = acting(self.tools)
+        scenario.state_dir.mkdir(parents=True, exist_ok=True)
+        self._begin()
         self.words: Iterator[str] = iter(())
         self.do_approvals(scenario.approvals)
+
+    def _begin(self) -> None:
+        """Begin the host, with the plugin if the scenario wants it."""
+        if self.scenario.durable:
+            self.attachment = attach(REFERENCE, failpoint=self.places)
+        self.patches = watch_host(REFERENCE, self.places, self.acting)
+        self.manager = SessionManager(
+            workspace=self.scenario.state_dir / "work", data_dir=self.scenario.state_dir,
+            provider=self.script, tools=self.tools,
+        )  # fmt: skip
 
     @property
     def runtime(self) -> Runtime | None:
@@ -91,7 +97,7 @@ class Player(Persons):
     # -- the whole life
     async def play(self) -> None:
         """Do every step, then close the host."""
-        self.manager.register_session_client(self.session, self._note_event)
+        self._listen()
         person = asyncio.ensure_future(self.answer_prompts())
         try:
             self._grant()
@@ -99,10 +105,22 @@ class Player(Persons):
                 await self._do(*step)
         finally:
             person.cancel()
-            await self._cancel(self.turns | self.clicks)
-            self.live = self.manager.session_messages(self.session)
-            await self.manager.aclose()
-            self._close()
+            await self._end()
+
+    def _listen(self) -> None:
+        self.manager.register_session_client(self.session, self._note_event)
+
+    async def _end(self) -> None:
+        await self._cancel(self.turns | self.clicks)
+        self.live = self.manager.session_messages(self.session)
+        await self.manager.aclose()
+        self._close()
+
+    async def do_restart(self) -> None:
+        await self._end()
+        self.patches.restore()
+        self._begin()
+        self._listen()
 
     async def _do(self, name: str, *args: Any) -> None:
         done = getattr(self, f"do_{name}")(*args)
@@ -235,6 +253,8 @@ class Player(Persons):
             return "a prompt waits for its answer"
         if self.turns or self.clicks:
             return "a turn runs"
+        if runtime is not None and self.looked_up():
+            return "an outcome is looked up"
         return "the session is claimed" if self.manager.is_running(self.session) else ""
 
     # -- steps that interfere

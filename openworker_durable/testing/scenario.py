@@ -96,9 +96,11 @@ STEPS: dict[str, str] = {
     "cancel": "cancel the running turns; a call in its thread goes on",
     "approvals": "(word or words) answer prompts with this from now on; `leave` leaves them",
     "answer": "(word) resolve every pending prompt once, through the manager",
+    "evidence": "(call id, source, event, result) a source says how an unknown call ended",
     "decide": "(call id or `*`, word, `inbox` or `ledger`) decide undecided calls",
     "settle": "wait until nothing runs and nothing is about to",
     "delete_session": "delete the session",
+    "restart": "close the host and the plugin, and begin both again in the same process",
     "compact": "(count, summary) hide the first messages from the model",
     "detach": "detach the plugin; the host goes on alone",
 }
@@ -127,8 +129,10 @@ class Scenario:
         session: the session's id.
         tools: `module:function` that makes more tools: it is called in the child with the
             process's `Tools` and returns tool functions.
-        poll_seconds: how often the plugin looks for decisions of other processes; None: as it
-            does by itself.
+        poll_seconds: how often the plugin looks for decisions of other processes, and for probes
+            that are due; None: as it does by itself.
+        grace_seconds: how long beyond its deadline a probe of a process that died is waited for;
+            None: as the plugin does by itself.
     """
 
     state_dir: Path
@@ -143,6 +147,7 @@ class Scenario:
     session: str = SESSION
     tools: str = ""
     poll_seconds: float | None = None
+    grace_seconds: float | None = None
 
     def __post_init__(self) -> None:
         if self.host != "reference":

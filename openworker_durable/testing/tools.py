@@ -16,7 +16,7 @@ from typing import Any
 
 from ..guard import current_execution
 from ..hosts.reference.tools import ToolFunction, ToolMetadata, tool
-from .effects import READ, SEND, post
+from .effects import FIND, READ, SEND, post
 from .scenario import Scenario
 
 ACTS = ToolMetadata(category="mail", risk_level="high", requires_approval=True)
@@ -89,7 +89,7 @@ class Tools:
         Args:
             name: of the tool.
             key: by which the service counts it; unique to the call, and one of its arguments.
-            more: whatever else is to be sent.
+            more: whatever else is to be sent; with `idempotency_key=` the service does it once.
         """
         self.hit("in_tool_before_effect")
         now = current_execution()
@@ -97,6 +97,12 @@ class Tools:
         answer = post(self.url + SEND, {"tool": name, "key": key, **self.about, **ids, **more})
         self.hit("in_tool_after_effect")
         return answer
+
+    def find(self, idempotency_key: str) -> dict[str, Any] | None:
+        """Return the request that was carried out under an idempotency key, if one was."""
+        asked = {"idempotency_key": idempotency_key, **self.about}
+        found: dict[str, Any] | None = post(self.url + FIND, asked)["found"]
+        return found
 
     def _sender(self, name: str) -> ToolFunction:
         def sender(to: str, key: str) -> dict[str, Any]:

@@ -62,8 +62,7 @@ ELSEWHERE = ("probe.", *(f":{verb}" for verb in (
     "schedule_probe", "postpone", "begin_probe", "end_probe", "end_probes", "found_absent",
     "found_out", "give_evidence", "rebind",
 )))  # fmt: skip
-"""Places of probes and evidence: a kill at each is shown in tests/host/test_policies_kills.py and
-tests/contract, not by the kit, whose tools declare nothing."""
+"""Places of probes and evidence: a kill at each is in test_kit_policies.py."""
 
 REACHABLE = tuple(p for p in PLACES if not any(e in p for e in ELSEWHERE))
 

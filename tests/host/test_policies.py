@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -279,3 +281,33 @@ async def test_g3_another_tool_of_the_name_is_not_the_one_that_was_called(
         assert again.states() == ["unknown"]
         assert again.item("post").state == "pending"
         assert (post.calls, post.looks) == (1, [])
+
+
+async def test_what_a_probe_found_is_committed_once(lab: Lab) -> None:
+    """Whoever looks for work while a commit is under way waits for it, and does not repeat it."""
+    post = office(lab)
+    post.fails.append(TimeoutError())
+    reached: list[str] = []
+    looks: list[asyncio.Task[None]] = []
+    begun = threading.Event()
+    with declared(reconcile(), post.reconciler()):
+        world = lab.world(reply(call("post", "k1", what="a")), DONE)
+        await world.restart()
+        prober, loop = world.runtime.prober, asyncio.get_running_loop()
+
+        def meanwhile() -> None:
+            looks.append(asyncio.ensure_future(prober.begin([])))
+            begun.set()
+
+        def hook(place: str) -> None:
+            reached.append(place)
+            if place == "commit.before:found_out" and not begun.is_set():
+                loop.call_soon_threadsafe(meanwhile)
+                begun.wait(5)
+
+        lab.hook = hook
+        await world.say("go", "post")
+        await at_rest(world)
+    assert looks
+    assert reached.count("commit.before:found_out") == 1
+    assert world.states() == ["succeeded"]

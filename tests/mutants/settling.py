@@ -17,7 +17,7 @@ SETTLING: tuple[Mutant, ...] = (
     mutant(
         "the-policy-at-dispatch-does-not-count",
         "G3",
-        f"{STORIES}test_a_policy_given_after_the_dispatch_does_not_count",
+        "contract/test_policy_retry.py::test_g3_c16_the_stricter_of_the_policy_then_and_now_counts",
         ("policy.py", "stricter(recorded, now.policy)", "now.policy"),
     ),
     mutant(
@@ -60,7 +60,8 @@ SETTLING: tuple[Mutant, ...] = (
     mutant(
         "a-probe-settles-over-a-decision",
         "G3 C20",
-        "host/test_settling.py::test_a_person_who_decides_while_it_is_looked_up_comes_first",
+        "contract/test_probe_verbs.py::"
+        "test_c20_what_is_found_out_after_a_decision_is_kept_as_evidence",
         (
             "sql/queries.sql",
             "probe_at = NULL, found = :found\n"
@@ -105,5 +106,41 @@ SETTLING: tuple[Mutant, ...] = (
         "G7 C15",
         "contract/test_retained.py::test_g7_c15_the_next_owner_writes_what_was_left",
         ("guard.py", "RETAINED.leave(self.ledger.path, owners, left)", "pass"),
+    ),
+    mutant(
+        "each-attempt-has-its-own-key",
+        "G3",
+        "crash/test_kit_policies.py::test_a_story_without_a_kill",
+        (
+            "guard.py",
+            "        return self.execution_id\n",
+            "        return f'{self.execution_id}:{self.attempt}'\n",
+        ),
+    ),
+    mutant(
+        "a-probe-that-died-is-not-made-again",
+        "G3 C23",
+        "host/test_policies_kills.py::test_c23_killed_at_any_step_of_a_probe_the_end_is_the_same",
+        (
+            "hosts/probing.py",
+            "again = life.clock() + due.reconciler.timeout + self.grace",
+            "again = life.clock() + 86400.0",
+        ),
+    ),
+    mutant(
+        "a-probe-is-claimed-by-everybody",
+        "G9",
+        "contract/test_probe_verbs.py::test_g9_a_probe_is_claimed_by_exactly_one_of_two",
+        (
+            "sql/queries.sql",
+            "SET probes = probes + 1, probe_at = :next_at\nWHERE",
+            "SET probes = probes + 1, probe_at = :next_at\nWHERE 1 OR",
+        ),
+    ),
+    mutant(
+        "absence-is-made-again-without-a-budget",
+        "G3",
+        f"{POLICY}test_g3_what_was_proved_absent_is_made_again_only_where_attempts_are_left",
+        ("policy.py", "left = row.attempt < policy.attempts", "left = row.attempt < 99"),
     ),
 )
