@@ -81,6 +81,10 @@ MAY_HAVE_BEGUN: frozenset[str] = frozenset(
 REFUSING_STATUS = frozenset({400, 401, 403, 404, 405, 406, 410, 411, 412, 413, 414, 415, 422})
 """HTTP statuses with which a service says that it did nothing."""
 
+REFUSING_CODES = frozenset({-32700, -32600, -32601, -32602})
+"""JSON-RPC codes (2.0, section 5.1) with which a server says that it did not begin: the request
+cannot be read, is none, names no method, or has parameters that do not fit."""
+
 
 def _qualified(cls: type) -> str:
     name = f"{cls.__module__}.{cls.__qualname__}"
@@ -105,6 +109,12 @@ def _status(exc: BaseException) -> int | None:
 
 def _is_http_error(exc: BaseException) -> bool:
     return any(_qualified(cls) == "urllib.error.HTTPError" for cls in type(exc).__mro__)
+
+
+def _refused_by_server(exc: BaseException) -> bool:
+    """Say whether an MCP server answered that it did not begin."""
+    code = getattr(getattr(exc, "error", None), "code", None)
+    return isinstance(code, int) and code in REFUSING_CODES
 
 
 def _wrapped_connection_refusal(exc: BaseException) -> bool:
@@ -143,6 +153,8 @@ def state_of(
         name = _qualified(cls)
         if name == "urllib.error.URLError":
             return State.FAILED if _wrapped_connection_refusal(exc) else State.UNKNOWN
+        if name == "mcp.shared.exceptions.McpError" and _refused_by_server(exc):
+            return State.FAILED
         if name in NEVER_BEGAN:
             return State.FAILED
         if name in MAY_HAVE_BEGUN:

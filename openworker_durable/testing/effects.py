@@ -84,7 +84,7 @@ class EffectService:
 
     `POST /send` with a JSON body that has a `key` does one effect; with an `idempotency_key`
     that it has seen it does nothing more and answers as before. `POST /find` tells what was done
-    under an `idempotency_key`; `POST /read` only counts.
+    with a `reference`, or under an `idempotency_key`; `POST /read` only counts.
 
     Args:
         behaviour: how requests are treated unless `behave` says otherwise for their key.
@@ -133,10 +133,13 @@ class EffectService:
             reads = list(self._reads)
         return sum(key in (None, r.key) and world in (None, r.world) for r in reads)
 
-    def find(self, idempotency_key: str, world: str) -> Effect | None:
-        """Return what was done under an idempotency key."""
-        found = (e for e in self.effects(world) if _key_of(e) == idempotency_key)
-        return next(found, None) if idempotency_key else None
+    def find(self, reference: str, world: str) -> Effect | None:
+        """Return what was done with a reference, or under an idempotency key."""
+        found = (
+            e for e in self.effects(world)
+            if reference in (_key_of(e), e.body.get("reference"))
+        )  # fmt: skip
+        return next(found, None) if reference else None
 
     def adopt(self, old: str, new: str) -> None:
         """Let a world begin with the effects of another, as a copied state folder does."""
@@ -157,7 +160,7 @@ class EffectService:
     def answer(self, path: str, body: dict[str, Any]) -> tuple[Behaviour, dict[str, Any]]:
         """Do what one request asks for; return how it is to be answered, and with what."""
         if path == FIND:
-            found = self.find(str(body.get("idempotency_key", "")), str(body.get("world", "")))
+            found = self.find(str(body.get("reference", "")), str(body.get("world", "")))
             return Behaviour(), {"found": found.body if found else None}
         how = self.take(path, body)
         return how, {"ok": how.status < 400, "key": body.get("key")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any
 
 from .. import rows, verbs
@@ -24,6 +25,9 @@ from ..review import read_decision
 from .outcome import note_answer
 from .places import Places
 from .scenario import Scenario
+
+EVIDENCE_SEEN = 10.0
+"""Seconds within which the server process acts on evidence that another one wrote."""
 
 
 class Persons:
@@ -122,6 +126,7 @@ class Persons:
                     ledger, execution_id=row.execution_id, attempt=row.attempt, source=source,
                     event=event, settings=settings, result=result,
                 )  # fmt: skip
+                await self.until(partial(self._acted_on, ledger, row), EVIDENCE_SEEN)
             self.notes.append(f"evidence {row.tool_call_id} {source}: {settled}")
             await self.do_settle()
 
@@ -149,6 +154,9 @@ class Persons:
                 self.notes.append(f"decide {row.tool_call_id} {word}: {type(exc).__name__}")
             pause = self.scenario.poll_seconds or POLL_SECONDS
             await self.until(lambda: not self._waits(ledger, row), 4 * pause)
+
+    def _acted_on(self, ledger: Ledger, row: Execution) -> bool:
+        return not self._waits(ledger, row)
 
     def _waits(self, ledger: Ledger, row: Execution) -> bool:
         """Say whether the server process has not acted on a decided row yet."""

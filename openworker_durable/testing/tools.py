@@ -89,7 +89,8 @@ class Tools:
         Args:
             name: of the tool.
             key: by which the service counts it; unique to the call, and one of its arguments.
-            more: whatever else is to be sent; with `idempotency_key=` the service does it once.
+            more: whatever else is to be sent; with `idempotency_key=` the service does it once,
+                with `reference=` it only keeps that.
         """
         self.hit("in_tool_before_effect")
         now = current_execution()
@@ -98,9 +99,9 @@ class Tools:
         self.hit("in_tool_after_effect")
         return answer
 
-    def find(self, idempotency_key: str) -> dict[str, Any] | None:
-        """Return the request that was carried out under an idempotency key, if one was."""
-        asked = {"idempotency_key": idempotency_key, **self.about}
+    def find(self, reference: str) -> dict[str, Any] | None:
+        """Return the request that was carried out with a reference or a key, if one was."""
+        asked = {"reference": reference, **self.about}
         found: dict[str, Any] | None = post(self.url + FIND, asked)["found"]
         return found
 

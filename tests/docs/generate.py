@@ -114,6 +114,27 @@ def _seams() -> str:
     return "\n".join(lines) + "\n"
 
 
+def _short_outcomes() -> str:
+    """Return the table as markdown with one line for each library, for the docs."""
+    sides = [_by_library(outcomes.NEVER_BEGAN), _by_library(outcomes.MAY_HAVE_BEGUN)]
+    lines = ["| library | the effect never began: failed | it may have happened: unknown |"]
+    lines.append("|---|---|---|")
+    for library in sorted(set().union(*sides), key=lambda name: (name != "Python", name)):
+        cells = (", ".join(f"`{n}`" for n in sorted(side.get(library, []))) for side in sides)
+        lines.append(f"| {library} | {' | '.join(cells)} |")
+    lines.append("| anything else | a tool that only touches this machine | any other tool |")
+    return "\n".join(lines) + "\n"
+
+
+def _by_library(names: frozenset[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name in names:
+        library = name.partition(".")[0].replace("_core", "")
+        own = library in sys.stdlib_module_names
+        found.setdefault("Python" if own else library, []).append(name.removeprefix("builtins."))
+    return found
+
+
 def _protected() -> str:
     """Return which tools the named tables protect, and where they reach."""
     named = dict.fromkeys(sorted(protection.WRITE_TOOLS), "writes files")
@@ -181,6 +202,7 @@ MAKERS: dict[str, Maker] = {
     "states.versions": _versions,
     "sql.columns": _columns,
     "outcomes.table": outcomes.table,
+    "outcomes.short": _short_outcomes,
     "hosts.seams": _seams,
     "policy.protected": _protected,
     "review.decisions": _decisions,

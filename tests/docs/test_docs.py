@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -214,6 +216,33 @@ def _examples(page: Path) -> list[str]:
 
 
 WITH_EXAMPLES = [page for page in pages() if _examples(page)]
+FILE = re.compile(r"# (\w+\.py)$", re.M)
+
+
+def _run(code: str, name: str) -> None:
+    """Run an example; one that begins with a file's name is kept as that file, for the others."""
+    file = FILE.match(code)
+    if file:
+        Path(file[1]).write_text(code, encoding="utf-8")
+    if file and file[1].startswith("test_"):
+        told = _tests(file[1])
+        assert told.returncode == 0, told.stdout
+    else:
+        exec(compile(code, name, "exec"), {"__name__": "example"})
+
+
+def _tests(file: str) -> subprocess.CompletedProcess[str]:
+    """Run an example that is a file of tests, as its reader would."""
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--basetemp=t", file],
+        capture_output=True, text=True, check=False, timeout=100,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([*_package(), os.getcwd()])},
+    )  # fmt: skip
+
+
+def _package() -> list[str]:
+    """Return where the package under test is imported from."""
+    return [str(Path(openworker_durable.__file__).parents[1])]
 
 
 @pytest.mark.crash
@@ -221,21 +250,40 @@ WITH_EXAMPLES = [page for page in pages() if _examples(page)]
     "page", WITH_EXAMPLES, ids=[str(p.relative_to(ROOT)) for p in WITH_EXAMPLES]
 )
 def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each example runs by itself, in a folder of its own."""
+    """Each example runs by itself, in a folder that holds the files of those before it."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     for number, code in enumerate(_examples(page), 1):
-        run = compile(code, f"{page.name}, example {number}", "exec")
+        name = f"{page.name}, example {number}"
         if "OPENWORKER" not in code:
-            exec(run, {"__name__": "example"})
+            _run(code, name)
         elif importlib.util.find_spec(OPENWORKER.package) is None:
             with pytest.raises(SeamsDoNotFit):
-                exec(run, {"__name__": "example"})
+                _run(code, name)
+
+
+@pytest.mark.crash
+def test_a_reconciler_that_proves_nothing_is_found_out_as_the_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = ROOT / "docs" / "connector-authors.md"
+    monkeypatch.chdir(tmp_path)
+    for code in _examples(page):
+        file = FILE.match(code)
+        if file:
+            broken = code.replace("if there is None else happened", "if True else happened")
+            Path(file[1]).write_text(broken, encoding="utf-8")
+    told = _tests("test_letters.py")
+    assert told.returncode == 1, told.stdout
+    said = "k: done 2 times, at most 1 are accounted for"
+    assert said in told.stdout
+    assert said in " ".join(page.read_text("utf-8").split())
 
 
 def test_there_are_examples() -> None:
     names = {page.name for page in WITH_EXAMPLES}
-    assert {"README.md", "host-adapter.md", "testing-kit.md"} <= names
+    assert {"README.md", "connector-authors.md", "host-adapter.md", "testing-kit.md"} <= names
 
 
 # -- words

@@ -87,6 +87,14 @@ async def test_an_error_inside_the_server_proves_nothing(mail: Service) -> None:
 
 
 @pytest.mark.parametrize("mail", ["stdio", "http-stream"], indirect=True)
+async def test_c04_a_server_that_refuses_the_parameters_asks_nobody(mail: Service) -> None:
+    raised = await _end(mail, "invalid")
+    assert (type(raised).__name__, raised.error.code) == ("McpError", -32602)
+    assert state_of(raised, external=True) is State.FAILED
+    assert mail.sent == []
+
+
+@pytest.mark.parametrize("mail", ["stdio", "http-stream"], indirect=True)
 @pytest.mark.parametrize(("mode", "done"), [("error", []), ("late_error", ["x"])])
 async def test_an_error_that_the_tool_reports_is_an_answer(
     mail: Service, mode: str, done: list[str]

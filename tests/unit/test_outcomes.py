@@ -8,6 +8,7 @@ import io
 import json
 import socket
 import ssl
+import types
 import urllib.error
 import urllib.request
 from email.message import Message
@@ -224,3 +225,31 @@ def test_table_lists_every_name_once() -> None:
             lines = [x for x in text.splitlines() if f"`{name.removeprefix('builtins.')}`" in x]
             assert len(lines) == 1
             assert lines[0].endswith(f"| {word} |")
+
+
+@pytest.mark.parametrize(
+    ("code", "state"),
+    [
+        (-32700, FAILED),
+        (-32600, FAILED),
+        (-32601, FAILED),
+        (-32602, FAILED),
+        (-32603, UNKNOWN),  # an error inside the server: it may have begun
+        (-32000, UNKNOWN),
+        (408, UNKNOWN),
+        (None, UNKNOWN),
+        ("-32602", UNKNOWN),
+    ],
+)
+def test_c04_an_mcp_server_says_by_its_code_that_it_did_not_begin(
+    code: object, state: State
+) -> None:
+    error: Any = foreign("mcp.shared.exceptions", "McpError")()
+    error.error = types.SimpleNamespace(code=code, message="m")
+    assert state_of(error, external=True) is state
+
+
+def test_a_code_of_another_library_says_nothing() -> None:
+    error: Any = RuntimeError()
+    error.error = types.SimpleNamespace(code=-32602)
+    assert state_of(error, external=True) is UNKNOWN
